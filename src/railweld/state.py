@@ -1,0 +1,63 @@
+"""Where the controller keeps what it must remember, and the run journal.
+
+`$RAILWELD_STATE` (default `~/.local/state/railweld`) holds one folder per site, mode 0700.
+`$RAILWELD_CACHE` (default `~/.cache/railweld`) holds what can be made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def site_state_dir(site: str) -> Path:
+    """Return the site's state folder, created with mode 0700."""
+    root = Path(os.environ.get("RAILWELD_STATE") or Path.home() / ".local/state/railweld")
+    path = root / site
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def cache_dir(*parts: str) -> Path:
+    """Return a folder below the cache root, created if missing."""
+    root = Path(os.environ.get("RAILWELD_CACHE") or Path.home() / ".cache/railweld")
+    path = root.joinpath(*parts)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def journal(
+    site: str,
+    *,
+    run: str,
+    stage: str,
+    target: str,
+    action: str,
+    before: Any,
+    after: Any,
+    result: str,
+) -> None:
+    """Append one line to the site's journal (JSON lines, one write, flushed to disk)."""
+    line = json.dumps(
+        {
+            "run": run,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "stage": stage,
+            "target": target,
+            "action": action,
+            "before": before,
+            "after": after,
+            "result": result,
+        },
+        sort_keys=False,
+    )
+    path = site_state_dir(site) / "journal.jsonl"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line.encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
