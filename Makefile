@@ -1,0 +1,66 @@
+# The two commands of the README are `make demo` and `make test`. Each sets up what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# One configuration for every target, wherever make was started from.
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+PYTEST := pytest
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: ## apt packages and the locked virtual environment
+	@scripts/setup
+
+.PHONY: demo
+demo: setup ## lab up, deploy-base.yml on real SSH nodes, and what was proved
+	@scripts/demo
+
+.PHONY: test
+test: setup lint ## the gate: lint, types, unit tests, every role's default scenario, one chain through the lab
+	@$(PYTEST) tests/unit tests/integration tests/roles tests/e2e -m "not deep"
+
+.PHONY: lint
+lint: setup ## ruff, mypy, yamllint, ansible-lint, shellcheck
+	ruff check .
+	ruff format --check .
+	mypy
+	yamllint --strict .
+	ansible-lint --offline --strict
+	shellcheck scripts/* .ci/run
+
+.PHONY: unit
+unit: setup ## unit tests only
+	@$(PYTEST) tests/unit
+
+.PHONY: test-roles
+test-roles: setup ## deep suite: every scenario of every role
+	@$(PYTEST) tests/roles $(if $(ROLE),-k "[$(ROLE)-")
+
+.PHONY: test-faults
+test-faults: setup ## deep suite: every fault of the base stage, end to end on lab nodes
+	@$(PYTEST) tests/faults
+
+.PHONY: test-upgrade
+test-upgrade: setup ## deep suite: a100-2023 to current and back
+	@$(PYTEST) tests/upgrade
+
+.PHONY: test-fabric
+test-fabric: setup ## deep suite: the fabric stage against virtual switches
+	@$(PYTEST) tests/integration/fabric
+
+.PHONY: bench
+bench: setup ## measurements, printed as the tables of docs/benchmarks.md
+	@python -m tests.bench
+
+.PHONY: docs
+docs: setup ## generated references and schemas
+	@railweld docs
+
+.PHONY: clean
+clean: ## stop every lab of this machine's user and remove build results; caches stay
+	@-railweld lab down --all
+	rm -rf .mypy_cache .ruff_cache .pytest_cache dist build
