@@ -1,0 +1,221 @@
+"""Labs and playbook runs for the suites that need real SSH nodes.
+
+An inventory made here is a plain site description; the product cannot tell that a test wrote it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+EXAMPLE = REPOSITORY / "inventories/lab"
+
+
+def write_inventory(
+    folder: Path,
+    *,
+    site: str,
+    third_octet: int,
+    gpu_nodes: int = 1,
+    variables: Mapping[str, Any] | None = None,
+    host_variables: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write the lab site with another name, subnet and number of GPU nodes, without switches.
+
+    Args:
+        folder: where the inventory goes.
+        site: name of the site and so of the lab.
+        third_octet: the lab's subnet is 10.213.<third_octet>.0/24.
+        gpu_nodes: how many gpuN hosts.
+        variables: site variables that replace the lab's.
+        host_variables: variables of single hosts.
+    """
+    inventory = folder / site
+    inventory.mkdir(parents=True)
+    subnet = f"10.213.{third_octet}"
+    source = "\n".join(
+        path.read_text() for path in sorted((EXAMPLE / "group_vars").rglob("*")) if path.is_file()
+    )
+    assert "10.213.0." in source, "the lab's description no longer names its own subnet"
+    for path in sorted((EXAMPLE / "group_vars").rglob("*")):
+        if path.is_file():
+            target = inventory / path.relative_to(EXAMPLE)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(path.read_text().replace("10.213.0.", f"{subnet}."))
+    hosts = {
+        "head1": {"ansible_host": f"{subnet}.10"},
+        **{f"gpu{n}": {"ansible_host": f"{subnet}.{10 + n}"} for n in range(1, gpu_nodes + 1)},
+    }
+    for name, extra in (host_variables or {}).items():
+        hosts[name] = {**hosts[name], **extra}
+    gpus = {name: None for name in hosts if name.startswith("gpu")}
+    site_variables = {
+        "railweld_site": site,
+        # No switches in these labs, so rails lead nowhere.
+        **copy.deepcopy(dict(variables or {})),
+    }
+    (inventory / "hosts.yml").write_text(
+        yaml.safe_dump(
+            {
+                "all": {
+                    "vars": site_variables,
+                    "hosts": hosts,
+                    "children": {
+                        "gpu_nodes": {"hosts": gpus},
+                        "control_plane": {"hosts": {"head1": None}},
+                        "slurm_head": {"hosts": {"head1": None}},
+                        "time_servers": {"hosts": {"head1": None}},
+                    },
+                }
+            },
+            sort_keys=False,
+        )
+    )
+    return inventory
+
+
+@dataclass
+class PlayRun:
+    """What one `ansible-playbook` left behind."""
+
+    returncode: int
+    output: str
+    recap: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def assert_ok(self) -> PlayRun:
+        """Fail with the tail of the output unless every host finished."""
+        assert self.returncode == 0, self.output[-8000:]
+        return self
+
+    def changed(self) -> dict[str, int]:
+        """Number of changed tasks per host."""
+        return {host: counts["changed"] for host, counts in self.recap.items()}
+
+
+RECAP_LINE = re.compile(r"^(?P<host>\S+)\s+:\s+(?P<counts>ok=\d+.*)$", re.MULTILINE)
+
+
+def environment(state: Path | None = None) -> dict[str, str]:
+    """The caller's environment with the project's own tools and configuration first."""
+    variables = dict(os.environ)
+    variables["PATH"] = f"{BIN}:{variables['PATH']}"
+    variables["ANSIBLE_CONFIG"] = str(REPOSITORY / "ansible.cfg")
+    variables["ANSIBLE_NOCOLOR"] = "1"
+    if state is not None:
+        variables["RAILWELD_STATE"] = str(state)
+    return variables
+
+
+def command(
+    argv: Sequence[str], *, timeout: int = 600, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run one of the project's commands from the repository root."""
+    run = subprocess.run(
+        list(argv),
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    if check:
+        assert run.returncode == 0, f"{' '.join(argv)}\n{run.stdout[-6000:]}"
+    return run
+
+
+def play(
+    inventory: Path,
+    *arguments: str,
+    playbook: str = "playbooks/deploy-base.yml",
+    timeout: int = 900,
+) -> PlayRun:
+    """Run a playbook and read its recap."""
+    run = command(
+        ["ansible-playbook", "-i", str(inventory), playbook, *arguments],
+        timeout=timeout,
+        check=False,
+    )
+    recap = {
+        match["host"]: {
+            key: int(value) for key, value in (pair.split("=") for pair in match["counts"].split())
+        }
+        for match in RECAP_LINE.finditer(run.stdout)
+    }
+    return PlayRun(run.returncode, run.stdout, recap)
+
+
+@dataclass(frozen=True)
+class TestLab:
+    """A running lab and its inventory."""
+
+    __test__ = False
+    inventory: Path
+
+    def railweld(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `railweld lab ...` on this lab."""
+        return command(["railweld", "lab", *arguments, "-i", str(self.inventory)], check=check)
+
+    def fault(self, name: str, node: str, *settings: str) -> None:
+        """Make a fault happen."""
+        extra = [part for setting in settings for part in ("--set", setting)]
+        self.railweld("fault", name, node, *extra)
+
+    def clear(self, name: str, node: str) -> None:
+        """Take a fault away."""
+        self.railweld("fault", name, node, "--clear")
+
+    def node(self, name: str, *argv: str, check: bool = True) -> str:
+        """Output of a command on a node, read beside the product, not through it."""
+        run = command(["podman", "exec", self.container(name), *argv], check=check)
+        return run.stdout
+
+    def container(self, name: str) -> str:
+        """The node's container name."""
+        return f"railweld-{self.inventory.name}-{name}"
+
+    def play(self, *arguments: str, **options: Any) -> PlayRun:
+        """Run deploy-base.yml (or another playbook) on this lab."""
+        return play(self.inventory, *arguments, **options)
+
+    def holds(self, name: str) -> set[str]:
+        """Packages held on a node."""
+        return set(self.node(name, "apt-mark", "showhold").split())
+
+    def installed(self, name: str) -> dict[str, str]:
+        """Name to version of everything installed on a node."""
+        listing = self.node(
+            name, "dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\n"
+        )
+        rows = (line.split("|") for line in listing.splitlines())
+        return {package: version for status, package, version in rows if status[1:2] == "i"}
+
+
+@contextmanager
+def running_lab(inventory: Path) -> Iterator[TestLab]:
+    """Start the lab of an inventory and take it down afterwards, whatever happened."""
+    lab = TestLab(inventory)
+    lab.railweld("up")
+    try:
+        yield lab
+    finally:
+        lab.railweld("down", check=False)
+
+
+def load_json(path: Path) -> Any:
+    """Read one JSON file."""
+    return json.loads(path.read_text())
