@@ -1,0 +1,1 @@
+"""The base stage: order of roles, convergence, package families, versions."""

@@ -1,0 +1,90 @@
+"""Package families: names that move together or not at all.
+
+A family is what has to be on hold once a component is installed. The pins of a version set name
+the packages that railweld asks for; apt adds dependencies, and those must not move alone either.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+#: component → shell patterns of package names, as apt spells them.
+FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    "driver": (
+        "cuda-drivers",
+        "cuda-drivers-[0-9]*",
+        "libnvidia-*",
+        "libxnvctrl*",
+        "linux-modules-nvidia-*",
+        "linux-objects-nvidia-*",
+        "nvidia-*",
+        "xserver-xorg-video-nvidia*",
+    ),
+    "fabric_manager": (
+        "cuda-drivers-fabricmanager*",
+        "libnvidia-nscq*",
+        "libnvsdm*",
+        "nvidia-fabric-manager*",
+        "nvidia-fabricmanager*",
+        "nvidia-imex*",
+        "nvlsm",
+    ),
+    "cuda": (
+        "cuda-*-[0-9]*-[0-9]*",
+        "cuda-toolkit-*",
+        "gds-tools-*",
+        "libcublas-*",
+        "libcufft-*",
+        "libcufile-*",
+        "libcurand-*",
+        "libcusolver-*",
+        "libcusparse-*",
+        "libnpp-*",
+        "libnvjitlink-*",
+        "libnvjpeg-*",
+        "nsight-compute*",
+        "nsight-systems*",
+    ),
+    "nccl": ("libnccl-dev", "libnccl2"),
+    "rdma": (),
+    "doca": (
+        "doca-*",
+        "ibverbs-*",
+        "infiniband-diags",
+        "libibumad*",
+        "libibverbs*",
+        "libopensm*",
+        "librdmacm*",
+        "mlnx-*",
+        "mft*",
+        "ofed-scripts",
+        "perftest",
+        "rdma-core",
+        "rdmacm-utils",
+    ),
+}
+
+#: The driver's `nvidia-*` also matches the container toolkit, which the cluster stage owns and pins.
+NOT_DRIVER: Final = (
+    "libnvidia-container*",
+    "nvidia-container-*",
+    "nvidia-docker*",
+)
+
+
+def family_patterns(component: str) -> tuple[str, ...]:
+    """Return the shell patterns of a component's family, empty for one without a family."""
+    return FAMILIES.get(component, ())
+
+
+def in_family(component: str, name: str) -> bool:
+    """Tell whether a package name belongs to a component's family."""
+    others = (*NOT_DRIVER, *FAMILIES["fabric_manager"])
+    if component == "driver" and _matches(name, others):
+        return False
+    return _matches(name, family_patterns(component))
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
