@@ -1,0 +1,411 @@
+"""Every variable of the site description: the one place where name, type and meaning are written.
+
+Each class is a scope. A field `host_mtu` is the Ansible variable `railweld_host_mtu`. The JSON
+Schema for editors and docs/reference/site.md are generated from here, and so are the errors of
+`railweld check`; there is no second list to keep in step.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic.fields import FieldInfo
+
+from railweld.names import SITE_VARIABLE_PREFIX
+
+
+class Scope(StrEnum):
+    """Who may have a value of their own."""
+
+    SITE = "site"
+    HOST = "host"
+    SWITCH = "switch"
+
+
+def _not_a_boolean(value: Any) -> Any:
+    # Python counts true as 1; `railweld_gpu_count: true` is a mistake all the same.
+    if isinstance(value, bool):
+        raise ValueError(f"a number, not {str(value).lower()}")  # noqa: TRY004 - pydantic's protocol
+    return value
+
+
+def _not_a_number(value: Any) -> Any:
+    # YAML reads 1.30 as the number 1.3, so an unquoted version has already lost its last digit.
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        # ValueError, because pydantic reports nothing else.
+        raise ValueError(  # noqa: TRY004
+            f'text: put it in quotes ("{value}"), YAML reads it as a number'
+        )
+    return value
+
+
+def _plain_fingerprint(value: str) -> str:
+    return value.replace(" ", "").upper()
+
+
+#: What a pattern means, for error texts: nobody reads regular expressions gladly.
+PATTERN_WORDS: Final[dict[str, str]] = {}
+
+
+def _pattern(pattern: str, words: str) -> Any:
+    PATTERN_WORDS[pattern] = words
+    return Field(pattern=pattern)
+
+
+Int = Annotated[int, BeforeValidator(_not_a_boolean)]
+Float = Annotated[float, BeforeValidator(_not_a_boolean)]
+Text = Annotated[str, BeforeValidator(_not_a_number), Field(min_length=1)]
+VersionText = Annotated[
+    str,
+    BeforeValidator(_not_a_number),
+    _pattern(r"^[0-9][A-Za-z0-9.+:~-]*$", "a version, beginning with a digit"),
+]
+DnsLabel = Annotated[
+    str,
+    _pattern(
+        r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        "a DNS label: lower-case letters, digits and inner hyphens, at most 63",
+    ),
+]
+#: As Slurm can name a partition.
+SlurmName = Annotated[
+    str,
+    _pattern(
+        r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$",
+        "letters, digits and inner dots, hyphens and underscores, at most 63",
+    ),
+]
+NetDevice = Annotated[
+    str, _pattern(r"^[^\s/:]{1,15}$", "a network device name: at most 15 characters, no / or :")
+]
+RdmaDevice = Annotated[
+    str, _pattern(r"^[A-Za-z][A-Za-z0-9_-]*$", "an RDMA device name such as mlx5_0")
+]
+Priority = Annotated[Int, Field(ge=0, le=7)]
+Dscp = Annotated[Int, Field(ge=0, le=63)]
+Rate = Annotated[Int, Field(gt=0, le=1600)]
+AbsolutePath = Annotated[str, _pattern(r"^/\S*$", "an absolute path")]
+Url = Annotated[str, _pattern(r"^(https?|file)://\S+$", "an http://, https:// or file:// address")]
+Fingerprint = Annotated[
+    str,
+    _pattern(r"^([0-9A-Fa-f ]{40,60})?$", "an OpenPGP fingerprint: 40 hexadecimal digits"),
+    AfterValidator(_plain_fingerprint),
+]
+ResourceName = Annotated[
+    str,
+    _pattern(
+        r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$",
+        "an extended resource such as rdma/hca",
+    ),
+]
+
+VendorRepository = Literal["ubuntu2204", "ubuntu2404", "debian12"]
+RepositoryId = Literal["cuda", "doca", "os", "kubernetes"]
+
+
+class _Part(BaseModel):
+    """Part of a variable: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Mirror(_Part):
+    """An apt repository that stands in for the vendor's public one."""
+
+    url: Url = Field(description="base address, as in a sources file")
+    suite: str = Field(
+        "", description='suite; empty for a flat repository, written "deb URL /" in a sources file'
+    )
+    components: tuple[Text, ...] = Field((), description="components; none for a flat repository")
+    key_url: Url | None = Field(None, description="where the signing key is fetched from")
+    key_file: AbsolutePath | None = Field(
+        None, description="signing key as a file on the node, instead of key_url"
+    )
+    key_fingerprint: Fingerprint | None = Field(
+        None, description="fingerprint that the fetched key must have; required with key_url"
+    )
+
+
+class Rail(_Part):
+    """One HCA of every node of the group, and where its cable goes."""
+
+    rail: Annotated[Int, Field(ge=1)] = Field(description="rail number, from 1")
+    hca: RdmaDevice = Field(description="RDMA device name, e.g. mlx5_0")
+    netdev: NetDevice | None = Field(
+        None, description="network device of the same port; required with transport roce"
+    )
+    subnet: str | None = Field(
+        None,
+        description="IPv4 network of the rail; a node's address is the network + its index. "
+        "Leave out on InfiniBand",
+    )
+    gateway: str | None = Field(
+        None, description="router of the rail; leave out where the rail is one subnet"
+    )
+    switch: Text | None = Field(None, description="switch at the other end, by inventory name")
+    port: Text | None = Field(
+        None,
+        description="port there; {index} is the node's index, {index+16} and {index*2-1} compute",
+    )
+    rate_gbps: Rate = Field(100, description="line rate that the port must come up with")
+
+
+class HcaOverride(_Part):
+    """What one node's HCA has different from its rail."""
+
+    address: str | None = Field(None, description="IPv4 address inside the rail's subnet")
+    netdev: NetDevice | None = Field(None, description="network device")
+    switch: Text | None = Field(None, description="switch at the other end")
+    port: Text | None = Field(None, description="port there, as in the rail")
+    rate_gbps: Rate | None = Field(None, description="line rate")
+
+
+class Uplink(_Part):
+    """A link between two switches, written on one of them or on both."""
+
+    port: Text = Field(description="port on this switch")
+    peer: Text = Field(description="the other switch, by inventory name")
+    peer_port: Text = Field(description="port there")
+    rate_gbps: Rate = Field(100, description="line rate")
+    cable_m: Annotated[Float, Field(gt=0, le=10_000)] | None = Field(
+        None, description="cable length in metres; default railweld_cable_m"
+    )
+    channel: Annotated[Int, Field(ge=1, le=2000)] | None = Field(
+        None, description="port-channel that the link is a member of, on both switches"
+    )
+
+
+class Partition(_Part):
+    """A Slurm partition: nodes of one kind."""
+
+    name: SlurmName = Field(description="partition name")
+    group: Text | None = Field(None, description="Ansible group whose hosts form the partition")
+    hosts: tuple[Text, ...] = Field((), description="or the hosts one by one")
+    default: bool = Field(False, description="the partition of jobs that name none")
+
+
+class _Scope(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
+
+
+class SiteVariables(_Scope):
+    """One value for the whole site: set in group_vars/all, the same for every host."""
+
+    # Identity and versions
+    site: DnsLabel = Field(
+        description="name of the site: the cluster's name, the folder of its state, a DNS label",
+        examples=["lab"],
+    )
+    version_set: Text = Field(
+        description="version set (versions/NAME.yml) that every package and image comes from",
+        examples=["a100-2023"],
+    )
+    version_overrides: dict[Text, VersionText] = Field(
+        {}, description="components that differ from the set, e.g. {kubernetes: 1.36.3}"
+    )
+    # Fabric class
+    transport: Literal["roce", "infiniband"] = Field(
+        "roce", description="what the HCAs speak; a site has one"
+    )
+    lossless_priority: Priority = Field(
+        3, description="priority (802.1p, PFC) of RDMA traffic on hosts and switches"
+    )
+    lossless_dscp: Dscp = Field(
+        26, description="DSCP that hosts mark RDMA traffic with; NCCL_IB_TC is four times this"
+    )
+    lossless_queue: Priority | None = Field(
+        None, description="transmit queue of the lossless class on the switches; default: priority"
+    )
+    cnp_dscp: Dscp = Field(48, description="DSCP of congestion notification packets")
+    cnp_priority: Priority = Field(6, description="priority of congestion notification; lossy")
+    host_mtu: Annotated[Int, Field(ge=1280, le=9600)] = Field(
+        9000, description="IP MTU of the rail network devices"
+    )
+    switch_mtu: Annotated[Int, Field(ge=1500, le=9214)] = Field(
+        9214, description="MTU of switch ports; EOS refuses more than 9214"
+    )
+    ecn_min_kb: Annotated[Int, Field(gt=0)] = Field(
+        150, description="ECN marking starts at this queue length (kbytes)"
+    )
+    ecn_max_kb: Annotated[Int, Field(gt=0)] = Field(
+        1500, description="ECN marking reaches its full probability here (kbytes)"
+    )
+    ecn_probability: Annotated[Int, Field(ge=1, le=100)] = Field(
+        20, description="marking probability at ecn_max_kb, in percent"
+    )
+    pfc_watchdog_timeout_s: Annotated[Float, Field(ge=0.01, le=60)] = Field(
+        0.20, description="a queue paused longer than this is stuck"
+    )
+    pfc_watchdog_recovery_s: Annotated[Float, Field(ge=0.01, le=60)] = Field(
+        0.20, description="a queue must be free of pause this long to be restored"
+    )
+    pfc_watchdog_polling_s: Annotated[Float, Field(ge=0.005, le=30)] = Field(
+        0.10, description="how often the watchdog looks; at most half of the other two"
+    )
+    pfc_watchdog_action: Literal["drop", "errdisable", "notify-only"] = Field(
+        "drop", description="what happens to a stuck queue"
+    )
+    wrr_lossless_percent: Annotated[Int, Field(ge=1, le=99)] = Field(
+        80, description="share of the lossless queue in weighted round robin"
+    )
+    mmu: bool = Field(
+        False, description="also write buffer (MMU) profiles; re-carves buffers, use a window"
+    )
+    switch_enable_secret: SecretStr | None = Field(
+        None, description="enable secret of the switches; keep it in a vault"
+    )
+    switch_storm_control: Annotated[Float, Field(gt=0, le=100)] | None = Field(
+        None,
+        description="limit of broadcast, multicast and unknown unicast on host ports, percent",
+    )
+    # Time
+    time_sources: tuple[Text, ...] = Field(
+        (),
+        description="upstream time sources of the time servers; none: the first time server "
+        "serves its own clock",
+    )
+    time_max_offset_ms: Annotated[Float, Field(gt=0)] = Field(
+        100, description="a node whose clock is farther off may not join"
+    )
+    # Host policy
+    rdma_stack: Literal["inbox", "doca"] = Field(
+        "inbox", description="RDMA drivers: the distribution's, or DOCA-OFED"
+    )
+    gpudirect: Literal["dmabuf", "peermem"] = Field(
+        "dmabuf", description="how NICs reach GPU memory; peermem builds OFED before the driver"
+    )
+    reboot: Literal["allow", "skip"] = Field(
+        "allow",
+        description="skip: never reboot; a step that needs it stops at its guard and says so",
+    )
+    reboot_timeout_s: Annotated[Int, Field(gt=0)] = Field(
+        1800, description="how long a node may take to come back"
+    )
+    apt_lock_timeout_s: Annotated[Int, Field(gt=0)] = Field(
+        600, description="how long to wait for the package manager's lock"
+    )
+    serial: (
+        Annotated[Int, Field(gt=0)]
+        | Annotated[
+            str, _pattern(r"^([1-9]\d{0,3}|([1-9]\d?|100)%)$", 'a number, or a share such as "20%"')
+        ]
+    ) = Field("20%", description="nodes at once in an upgrade: a number or a share")
+    memlock_kib: Annotated[Int, Field(ge=64)] | Literal["unlimited"] = Field(
+        "unlimited", description="locked-memory limit for jobs; RDMA needs unlimited on real nodes"
+    )
+    nofile: Annotated[Int, Field(ge=1024)] = Field(
+        1_048_576, description="open-file limit for jobs"
+    )
+    patching: Literal["held", "restored"] = Field(
+        "held",
+        description="held: unattended upgrades and apt timers off; restored: given back to the OS",
+    )
+    # Cluster
+    rdma_resource: ResourceName = Field(
+        "rdma/hca", description="extended resource that pods ask for"
+    )
+    network_mode: Literal["host", "macvlan", "sriov", "dra"] = Field(
+        "host", description="how jobs reach the rails; overlay networks cannot carry NCCL"
+    )
+    partitions: tuple[Partition, ...] = Field(
+        (Partition(name="gpu", group="gpu_nodes", hosts=(), default=True),),
+        description="Slurm partitions",
+    )
+
+
+class HostVariables(_Scope):
+    """Values that may differ per group or host: set in group_vars or host_vars."""
+
+    vendor_repository: VendorRepository | None = Field(
+        None, description="the vendors' name of the node's OS; required for every node"
+    )
+    mirrors: dict[RepositoryId, Mirror] = Field(
+        {}, description="repositories to use instead of the vendors' public ones"
+    )
+    node_index: Annotated[Int, Field(ge=0)] | None = Field(
+        None,
+        description="number of the node on every rail; default: the digits at the end of its name",
+    )
+    gpu_count: Annotated[Int, Field(ge=1, le=64)] | None = Field(
+        None, description="GPUs of the node; required in gpu_nodes"
+    )
+    gpu_model: Text | None = Field(
+        None,
+        description='as nvidia-smi prints it, without "NVIDIA "; required in gpu_nodes',
+        examples=["A100-SXM4-80GB"],
+    )
+    gpu_persistence: bool = Field(True, description="persistence mode")
+    gpu_ecc: bool = Field(True, description="ECC memory; a change needs a reboot")
+    gpu_mig: bool = Field(False, description="MIG mode")
+    driver_modules: Literal["open", "proprietary"] | None = Field(
+        None, description="flavour of the kernel modules; default: the version set's"
+    )
+    cuda_compat: bool | None = Field(
+        None, description="install cuda-compat; default: the version set's choice"
+    )
+    rails: tuple[Rail, ...] = Field((), description="HCAs used for jobs, one per rail")
+    hca_overrides: dict[RdmaDevice, HcaOverride] = Field(
+        {}, description="per HCA: what this node has different from the rail"
+    )
+    cache_device: AbsolutePath | None = Field(
+        None, description="NVMe device for cache and scratch; never formatted if it holds data"
+    )
+    cache_path: AbsolutePath = Field("/local/cache", description="data kept between jobs")
+    scratch_path: AbsolutePath = Field("/local/scratch", description="data of one job")
+    kernel_parameters: tuple[Text, ...] = Field((), description="more kernel parameters")
+    iommu: Literal["pt", "off", "keep"] = Field(
+        "pt", description="IOMMU at boot; keep leaves the boot line alone"
+    )
+    acs: Literal["off", "keep"] = Field(
+        "keep", description="off disables PCIe access control, which detours peer traffic"
+    )
+    kernel_modules: tuple[Text, ...] = Field(
+        ("ib_uverbs", "ib_umad", "rdma_ucm", "rdma_cm", "mlx5_ib"),
+        description="kernel modules of the RDMA stack, loaded at boot",
+    )
+    secure_boot_signer: Text | None = Field(
+        None, description="common name of the enrolled key; checked where Secure Boot is on"
+    )
+
+
+class SwitchVariables(_Scope):
+    """Values of switches: set for the groups leaves and spines, or per switch."""
+
+    switch_model: Text | None = Field(
+        None,
+        description="model as `show version` prints it; required",
+        examples=["DCS-7050CX3-32S"],
+    )
+    eos_version: VersionText | None = Field(
+        None, description="EOS release that must run; none: any that the model supports"
+    )
+    uplinks: tuple[Uplink, ...] = Field((), description="links to other switches")
+    cable_m: Annotated[Float, Field(gt=0, le=10_000)] = Field(
+        5, description="length of the cables to hosts, in metres; decides the PFC headroom"
+    )
+
+
+#: Scope by scope, in the order of the reference page.
+SCOPES: Final[dict[Scope, type[_Scope]]] = {
+    Scope.SITE: SiteVariables,
+    Scope.HOST: HostVariables,
+    Scope.SWITCH: SwitchVariables,
+}
+
+#: Site variables that only concern switches: it is enough if all switches have them.
+FABRIC_VARIABLES: Final = frozenset(
+    name
+    for name in SiteVariables.model_fields
+    if name.startswith(("ecn_", "pfc_", "wrr_", "switch_")) or name == "mmu"
+)
+
+
+def fields() -> dict[str, tuple[Scope, FieldInfo]]:
+    """Every Ansible variable with its scope and definition."""
+    return {
+        SITE_VARIABLE_PREFIX + name: (scope, field)
+        for scope, model in SCOPES.items()
+        for name, field in model.model_fields.items()
+    }
