@@ -1,1 +1,1 @@
-"""railweld.fabric"""
+"""Switch fabric: one lossless class on Arista EOS, planned, pushed, verified and rolled back."""

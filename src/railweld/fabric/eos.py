@@ -1,0 +1,376 @@
+"""What a switch says about itself: questions to a `Connection`, answers as plain values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from railweld.fabric.transport import (
+    LINE_TIMEOUT_S,
+    SAVE_TIMEOUT_S,
+    Connection,
+    RefusedError,
+    SwitchError,
+)
+
+#: Start of every configuration session of ours; sessions without it belong to somebody else.
+SESSION_PREFIX: Final = "railweld-"
+
+_ENDED: Final = frozenset({"committed", "completed", "aborted"})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Model and release as the switch prints them."""
+
+    model: str
+    release: str
+    uptime_s: float
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Configuration sessions: name to state, and the one whose commit timer runs."""
+
+    states: Mapping[str, str]
+    armed: str | None = None
+
+    def open(self) -> tuple[str, ...]:
+        """Sessions that hold uncommitted changes."""
+        return tuple(name for name, state in self.states.items() if state == "pending")
+
+    def foreign(self) -> tuple[str, ...]:
+        """Open or armed sessions of somebody else."""
+        busy = {*self.open(), *([self.armed] if self.armed else [])}
+        return tuple(sorted(name for name in busy if not name.startswith(SESSION_PREFIX)))
+
+    def own(self) -> tuple[str, ...]:
+        """Open or armed sessions that an earlier run of ours left."""
+        busy = {*self.open(), *([self.armed] if self.armed else [])}
+        return tuple(sorted(name for name in busy if name.startswith(SESSION_PREFIX)))
+
+
+def as_json(text: str) -> dict[str, Any] | None:
+    """A JSON object, or None when the command has no JSON model and printed text instead."""
+    try:
+        loaded = json.loads(text)
+    except ValueError:
+        return None
+    return loaded if isinstance(loaded, dict) else None
+
+
+def ask_json(connection: Connection, command: str) -> dict[str, Any] | None:
+    """`command | json`; None when it is refused, empty or has no JSON model."""
+    try:
+        return as_json(connection.run(f"{command} | json"))
+    except RefusedError:
+        return None
+
+
+def ask(connection: Connection, command: str) -> str | None:
+    """The text of a `show`; None when it is refused or empty, which is not the same as zero."""
+    try:
+        return connection.run(command) or None
+    except RefusedError:
+        return None
+
+
+def facts(connection: Connection, switch: str) -> Facts:
+    """Model and release; a switch that does not tell them is not touched."""
+    answer = ask_json(connection, "show version")
+    if not answer or not answer.get("modelName") or not answer.get("version"):
+        raise SwitchError(
+            switch, "found no model and version in `show version | json`, expected an EOS switch"
+        )
+    return Facts(
+        str(answer["modelName"]), str(answer["version"]), float(answer.get("uptime") or 0.0)
+    )
+
+
+def running_config(connection: Connection) -> str:
+    """The running configuration."""
+    return connection.run("show running-config", timeout=SAVE_TIMEOUT_S)
+
+
+def startup_config(connection: Connection) -> str | None:
+    """The startup configuration, None when there is none."""
+    return ask(connection, "show startup-config")
+
+
+def sessions(connection: Connection) -> Sessions:
+    """Sessions, from JSON where the release has it.
+
+    Up to 4.31 a session under a timer reads `pendingCommitTimer`; since 4.32 it already reads
+    `committed` and the timer stands at the top level.
+    """
+    answer = ask_json(connection, "show configuration sessions detail")
+    if answer is None:
+        return _sessions_from_text(connection.run("show configuration sessions detail"))
+    states = {str(n): str(row.get("state", "")) for n, row in answer.get("sessions", {}).items()}
+    armed = answer.get("commitTimerSessionName") or next(
+        (name for name, state in states.items() if state == "pendingCommitTimer"), None
+    )
+    return Sessions(states, armed or None)
+
+
+def _sessions_from_text(text: str) -> Sessions:
+    states: dict[str, str] = {}
+    armed = None
+    for line in text.splitlines():
+        timer = re.match(r"^Session with pending commit timer: (\S+)", line)
+        if timer:
+            armed = timer[1]
+        row = re.match(
+            r"^\s*\*?\s*(\S+)\s+(pendingCommitTimer|pending|completed|committed|aborted)\b", line
+        )
+        if row:
+            states[row[1]] = row[2]
+            armed = row[1] if row[2] == "pendingCommitTimer" else armed
+    return Sessions(states, armed)
+
+
+def abort_session(connection: Connection, name: str) -> None:
+    """Drop a pending session, or roll back the one whose timer runs; the exec form always works."""
+    connection.run(f"configure session {name} abort", timeout=SAVE_TIMEOUT_S)
+
+
+def save(connection: Connection, switch: str) -> None:
+    """Write the startup configuration; anything but EOS's own success text is a failure."""
+    answer = connection.run("copy running-config startup-config", timeout=SAVE_TIMEOUT_S)
+    if "Copy completed successfully" not in answer:
+        raise SwitchError(
+            switch,
+            f"found {answer.strip()[-200:] or 'no answer'} after the save, expected `Copy "
+            "completed successfully`; the running configuration is right but a reboot would lose "
+            "it: free flash space, then run `copy running-config startup-config`",
+        )
+
+
+def maps_in_effect(connection: Connection) -> frozenset[str] | None:
+    """`qos map ...` lines in effect, from the tables of `show qos maps`; None if unreadable."""
+    text = ask(connection, "show qos maps")
+    return None if text is None else parse_maps(text)
+
+
+def parse_maps(text: str) -> frozenset[str] | None:
+    """Read the DSCP table (tens down, units across) and the traffic-class to queue table."""
+    lines: set[str] = set()
+    area = ""
+    classes: list[int] = []
+    for raw in text.splitlines():
+        line = raw.strip().lower()
+        if "map:" in line or line.endswith("map"):
+            area = line
+        row = re.match(r"^(\d)\s*:\s*((?:\d+\s*)+)$", line)
+        if row and "dscp" in area and "tc" in area.replace("traffic-class", "tc"):
+            for unit, value in enumerate(row[2].split()):
+                dscp = int(row[1]) * 10 + unit
+                if dscp < 64 and not area.startswith("tc"):
+                    lines.add(f"qos map dscp {dscp} to traffic-class {int(value)}")
+        head = re.match(r"^(?:tc|traffic-class)\s*:\s*((?:\d+\s*)+)$", line)
+        if head:
+            classes = [int(value) for value in head[1].split()]
+        queues = re.match(r"^(?:uc-)?(?:tx-)?queue\s*:\s*((?:\d+\s*)+)$", line)
+        if queues and classes:
+            for number, value in zip(classes, queues[1].split(), strict=False):
+                lines.add(f"qos map traffic-class {number} to tx-queue {int(value)}")
+    return frozenset(lines) or None
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counters of the fabric's ports at one moment; None means that they were not collected."""
+
+    drops: Mapping[str, int] | None = None
+    pauses: Mapping[str, int] | None = None
+    ecn: Mapping[str, int | None] | None = None
+    packets: Mapping[str, int] | None = None
+    watchdog: Mapping[str, int] | None = None
+
+
+def counters(connection: Connection, ports: Iterable[str], queue: int) -> Counters:
+    """Drop, pause and ECN counters of these ports; drops and ECN of the lossless queue."""
+    wanted = tuple(ports)
+    drops, packets = _queue_counters(connection, wanted, queue)
+    return Counters(
+        drops=drops,
+        pauses=_pauses(connection, wanted),
+        ecn=_ecn_marks(connection, wanted, queue),
+        packets=packets,
+        watchdog=_watchdog_events(connection, wanted),
+    )
+
+
+def _queue_counters(
+    connection: Connection, ports: tuple[str, ...], queue: int
+) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    """Dropped and sent packets of one queue; Strata and Jericho print different trees."""
+    answer = ask_json(connection, "show interfaces counters queue detail")
+    tree = (answer or {}).get("egressQueueCounters", {}).get("interfaces")
+    if isinstance(tree, dict) and tree:
+        drops, packets = {}, {}
+        for port in ports:
+            classes = tree.get(port, {}).get("ucastQueues", {}).get("trafficClasses", {})
+            found = classes.get(f"TC{queue}")
+            if found is not None:
+                levels = found.get("dropPrecedences", {}).values()
+                drops[port] = sum(int(level.get("droppedPackets", 0)) for level in levels)
+                packets[port] = sum(int(level.get("enqueuedPackets", 0)) for level in levels)
+        return drops or None, packets or None
+    answer = ask_json(connection, "show interfaces counters queue drops")
+    tree = (answer or {}).get("interfaces")
+    if isinstance(tree, dict) and tree:
+        drops = {
+            port: sum(
+                int(part.get("countersSum", {}).get("droppedPackets", 0))
+                for name, entry in tree[port].get("trafficClasses", {}).items()
+                if queue in _classes_of(name)
+                for part in (
+                    entry.get("ingressVoqCounters", {}),
+                    entry.get("egressQueueCounters", {}),
+                )
+            )
+            for port in ports
+            if port in tree
+        }
+        return drops or None, None
+    return None, None
+
+
+def _classes_of(name: str) -> range:
+    """`TC3` is one class, `TC0-5` are six that share a queue."""
+    found = re.match(r"^TC(\d)(?:-(\d))?$", name)
+    if not found:
+        return range(0)
+    return range(int(found[1]), int(found[2] or found[1]) + 1)
+
+
+def _pauses(connection: Connection, ports: tuple[str, ...]) -> dict[str, int] | None:
+    answer = ask_json(connection, "show priority-flow-control counters")
+    tree = (answer or {}).get("interfaceCounters")
+    if not isinstance(tree, dict) or not tree:
+        return None
+    return {
+        port: int(tree[port].get("rxFrames", 0)) + int(tree[port].get("txFrames", 0))
+        for port in ports
+        if port in tree
+    }
+
+
+def _ecn_marks(
+    connection: Connection, ports: tuple[str, ...], queue: int
+) -> dict[str, int | None] | None:
+    answer = ask_json(connection, "show qos interfaces ecn counters queue")
+    tree = (answer or {}).get("intfQueueCounters")
+    if not isinstance(tree, dict) or not tree:
+        return None
+    marks: dict[str, int | None] = {}
+    for port in ports:
+        value = str(tree.get(port, {}).get("queueCounters", {}).get(str(queue), ""))
+        if value:
+            # A dash means that the switch does not count, which is not zero.
+            marks[port] = int(value) if value.isdigit() else None
+    return marks or None
+
+
+def _watchdog_events(connection: Connection, ports: tuple[str, ...]) -> dict[str, int] | None:
+    """Times that the watchdog found a port stuck: the first count after the port's name."""
+    text = ask(connection, "show priority-flow-control counters watchdog")
+    if text is None:
+        return None
+    events: dict[str, int] = {}
+    for line in text.splitlines():
+        words = line.split()
+        port = long_name(words[0]) if words else ""
+        numbers = [int(word) for word in words[1:] if word.isdigit()]
+        if port in ports and numbers:
+            # The row is port, queue, stuck count, recovery count.
+            events[port] = events.get(port, 0) + numbers[min(1, len(numbers) - 1)]
+    return events
+
+
+def long_name(port: str) -> str:
+    """`Et1/1` and `Ethernet1/1` are one port."""
+    return re.sub(r"^Et(?=\d)", "Ethernet", port)
+
+
+def worse(before: Counters, after: Counters, *, pause_allowance: int = 0) -> tuple[str, ...]:
+    """Counters that grew between two snapshots around a change, in the operator's words."""
+    found: list[str] = []
+    for name, old, new, allowance in (
+        ("drops in the lossless queue", before.drops, after.drops, 0),
+        ("PFC pause frames", before.pauses, after.pauses, pause_allowance),
+        ("watchdog events", before.watchdog, after.watchdog, 0),
+    ):
+        if old is None or new is None:
+            continue
+        for port, value in sorted(new.items()):
+            grown = value - old.get(port, 0)
+            if grown > allowance:
+                found.append(f"{port}: {name} rose by {grown}")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What LLDP hears on a port."""
+
+    device: str
+    port: str
+
+
+@dataclass(frozen=True)
+class PfcPort:
+    """Operational PFC state of a port."""
+
+    enabled: bool
+    priorities: tuple[int, ...]
+    active: bool
+    note: str = ""
+
+
+def neighbours(connection: Connection) -> dict[str, Neighbour] | None:
+    """LLDP neighbours by port; None when LLDP could not be read."""
+    answer = ask_json(connection, "show lldp neighbors")
+    rows = (answer or {}).get("lldpNeighbors")
+    if not isinstance(rows, list):
+        return None
+    return {
+        str(row["port"]): Neighbour(
+            str(row.get("neighborDevice", "")), str(row.get("neighborPort", ""))
+        )
+        for row in rows
+        if "port" in row
+    }
+
+
+def pfc_ports(connection: Connection) -> dict[str, PfcPort] | None:
+    """PFC by port from `show priority-flow-control`; None when it was refused or empty."""
+    text = ask(connection, "show priority-flow-control")
+    if text is None:
+        return None
+    ports: dict[str, PfcPort] = {}
+    for line in text.splitlines():
+        row = re.match(r"^(E\S+\d)\s+(Yes|No)\s+([\d,]*)\s*(Yes|No)\b\s*(.*)$", line.strip())
+        if row:
+            ports[long_name(row[1])] = PfcPort(
+                row[2] == "Yes",
+                tuple(int(number) for number in row[3].split(",") if number),
+                row[4] == "Yes",
+                row[5].strip(),
+            )
+    return ports
+
+
+def enter_session(connection: Connection, switch: str, name: str) -> None:
+    """Open a configuration session; the prompt must show it, or lines would hit the exec mode."""
+    connection.run(f"configure session {name}", timeout=LINE_TIMEOUT_S)
+    if "(config-s-" not in connection.prompt:
+        raise SwitchError(
+            switch,
+            f"found the prompt {connection.prompt!r} after opening session {name}, expected "
+            "(config-s-...); nothing was sent",
+        )

@@ -1,0 +1,374 @@
+"""One SSH connection to one switch: a command goes out, its text comes back, refusals raise.
+
+netmiko opens the connection and the privileged mode. Commands do not go through its
+`send_config_set`: that returns rejected lines as success unless told otherwise, cannot see two
+refusals that leave the prompt as it was or ask a question, and loses EOS's text when they surface
+as a read timeout. `run` reads the channel itself and judges every line of the answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import paramiko
+from netmiko import ConnectHandler
+from netmiko.base_connection import BaseConnection
+from netmiko.exceptions import (
+    NetmikoAuthenticationException,
+    NetmikoTimeoutException,
+    ReadException,
+    ReadTimeout,
+)
+
+from railweld.errors import RailweldError
+from railweld.fabric.redact import Redactor
+
+#: Lines by which EOS says no. Warnings start with `!` and are only reported.
+REFUSAL: Final = re.compile(
+    r"^(?:% ?\S.*|.*Maximum number of pending sessions has.*|.*Proceed \[y/n\].*|\S+ not found)$",
+    re.MULTILINE,
+)
+#: A question instead of a prompt: nothing of ours is ever confirmed blindly.
+_QUESTION: Final = re.compile(r"(?:\[y/n\]|\[confirm\]|\[yes/no\]|[Pp]assword:)[ :?]*\Z")
+
+SHOW_TIMEOUT_S: Final = 30.0
+LINE_TIMEOUT_S: Final = 30.0
+COMMIT_TIMEOUT_S: Final = 120.0
+SAVE_TIMEOUT_S: Final = 120.0
+
+
+class SwitchError(RailweldError):
+    """Something about one switch; the text starts with its name."""
+
+    def __init__(self, switch: str, text: str) -> None:
+        super().__init__(f"{switch}: {text}")
+        self.switch = switch
+        self.text = text
+
+
+class RefusedError(SwitchError):
+    """The switch refused a command."""
+
+    def __init__(self, switch: str, command: str, answer: str) -> None:
+        super().__init__(switch, f"refused `{command}`: {answer}{_hint(answer)}")
+        self.command = command
+        self.answer = answer
+
+
+class UnreachableError(SwitchError):
+    """No connection, or the connection died: the state of the switch is not known."""
+
+
+class LoginError(SwitchError):
+    """The switch is there but does not let us in, or is not the one we know."""
+
+
+def _hint(answer: str) -> str:
+    for pattern, hint in (
+        ("initializing", "the forwarding agent may still be starting: try again in a minute"),
+        ("pending sessions", "remove sessions nobody needs: show configuration sessions"),
+        ("Authorization denied", "the login needs the right to change the configuration"),
+        ("not supported on this hardware", "this model or a line before it does not allow it"),
+        ("Proceed", "the switch asks for a TCAM change, which needs a maintenance window"),
+    ):
+        if pattern in answer:
+            return f" ({hint})"
+    return ""
+
+
+class Connection(Protocol):
+    """What the push and the verification need from a switch."""
+
+    def run(self, command: str, *, timeout: float = SHOW_TIMEOUT_S) -> str:
+        """Send one line and return its answer; raises `RefusedError` or `UnreachableError`."""
+        ...
+
+    @property
+    def prompt(self) -> str:
+        """The prompt after the last command."""
+        ...
+
+    def close(self) -> None:
+        """Leave; never fails."""
+        ...
+
+
+Connect = Callable[[str], Connection]
+"""Opens a fresh connection to a switch by name."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """How to reach one switch. Values come from Ansible's own connection variables."""
+
+    switch: str
+    host: str
+    port: int = 22
+    username: str = "admin"
+    password: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False)
+    key_file: str | None = None
+    passphrase: str | None = field(default=None, repr=False)
+    known_hosts: str | None = None
+    check_host_key: bool = True
+    jump: Login | None = None
+    connect_timeout_s: float = 15.0
+
+    def secrets(self) -> tuple[str | None, ...]:
+        """Everything that no log may show."""
+        own = (self.password, self.secret, self.passphrase)
+        return (*own, *self.jump.secrets()) if self.jump else own
+
+
+class EosConnection:
+    """netmiko's Arista driver behind `Connection`."""
+
+    def __init__(self, login: Login, *, transcript: Callable[[str], None] | None = None) -> None:
+        self.login = login
+        self._transcript = transcript
+        self._redact = Redactor(login.secrets())
+        self._jump: paramiko.SSHClient | None = None
+        try:
+            self._channel = self._open()
+            self._base = self._stable_prompt()
+        except BaseException:
+            self.close()
+            raise
+        self._prompt = self._base
+
+    # -- opening ---------------------------------------------------------------------------
+
+    def _open(self) -> BaseConnection:
+        login = self.login
+        options: dict[str, Any] = {
+            "device_type": "arista_eos",
+            "host": login.host,
+            "port": login.port,
+            "username": login.username,
+            "password": login.password or "",
+            "secret": login.secret or "",
+            "use_keys": login.key_file is not None,
+            "key_file": login.key_file,
+            "passphrase": login.passphrase,
+            "allow_agent": login.password is None and login.key_file is None,
+            "ssh_strict": login.check_host_key,
+            "system_host_keys": login.check_host_key and login.known_hosts is None,
+            "alt_host_keys": login.check_host_key and login.known_hosts is not None,
+            "alt_key_file": login.known_hosts or "",
+            "conn_timeout": login.connect_timeout_s,
+            "auth_timeout": login.connect_timeout_s,
+            "banner_timeout": login.connect_timeout_s,
+            "keepalive": 30,
+        }
+        if login.known_hosts is not None and not Path(login.known_hosts).is_file():
+            raise LoginError(
+                login.switch,
+                f"found no known-hosts file {login.known_hosts}, expected the switch's host key "
+                f"in it; read the key from the console and add it",
+            )
+        try:
+            if login.jump is not None:
+                options["sock"] = self._through(login.jump)
+            channel = ConnectHandler(**options)
+            if login.secret and not channel.check_enable_mode():
+                channel.enable()
+            if not channel.check_enable_mode():
+                channel.disconnect()
+                raise LoginError(
+                    login.switch,
+                    f"found {login.username} in unprivileged mode, expected privileged; set "
+                    "railweld_switch_enable_secret or give the login privilege 15",
+                )
+        except NetmikoAuthenticationException as error:
+            raise LoginError(
+                login.switch,
+                f"refused the login of {login.username} at {login.host}:{login.port}; check "
+                "ansible_user and its key or password",
+            ) from error
+        except (NetmikoTimeoutException, ReadTimeout, ValueError) as error:
+            raise self._login_failure(error) from error
+        except (paramiko.SSHException, OSError, EOFError, ReadException) as error:
+            raise self._login_failure(error) from error
+        return channel
+
+    def _login_failure(self, error: Exception) -> SwitchError:
+        text = self._redact(" ".join(str(error).split()))
+        place = f"{self.login.host}:{self.login.port}"
+        if "not found in known_hosts" in text or "Host key" in text or "host key" in text:
+            return LoginError(
+                self.login.switch,
+                f"host key of {place} is not the known one ({text}); compare it on the console, "
+                f"then put it into {self.login.known_hosts or '~/.ssh/known_hosts'}",
+            )
+        if "enable" in text.lower():
+            return LoginError(self.login.switch, f"enable failed at {place}: {text}")
+        return UnreachableError(
+            self.login.switch,
+            f"no answer at {place} ({text[:200]}); check ansible_host, routing and SSH on the "
+            "switch",
+        )
+
+    def _through(self, jump: Login) -> paramiko.Channel:
+        client = paramiko.SSHClient()
+        if jump.known_hosts:
+            client.load_host_keys(jump.known_hosts)
+        else:
+            client.load_system_host_keys()
+        client.set_missing_host_key_policy(
+            paramiko.RejectPolicy() if jump.check_host_key else paramiko.AutoAddPolicy()
+        )
+        self._jump = client
+        client.connect(
+            jump.host,
+            port=jump.port,
+            username=jump.username,
+            password=jump.password,
+            key_filename=jump.key_file,
+            passphrase=jump.passphrase,
+            timeout=jump.connect_timeout_s,
+            allow_agent=jump.password is None and jump.key_file is None,
+            look_for_keys=False,
+        )
+        transport = client.get_transport()
+        if transport is None:
+            raise UnreachableError(self.login.switch, f"jump host {jump.host} closed")
+        return transport.open_channel(
+            "direct-tcpip", (self.login.host, self.login.port), ("127.0.0.1", 0)
+        )
+
+    def _stable_prompt(self) -> str:
+        """The prompt, refused when it changes by itself (a clock in it hides the end of output)."""
+        first = self._read_prompt()
+        second = self._read_prompt()
+        clock = re.search(r"\d{1,2}:\d{2}:\d{2}", first)
+        if first != second or clock:
+            raise SwitchError(
+                self.login.switch,
+                f"found a prompt that changes by itself ({first!r}, {second!r}), expected a fixed "
+                "one; remove the time from `prompt`",
+            )
+        return first.rstrip("#> ")
+
+    def _read_prompt(self) -> str:
+        self._write("")
+        text = self._read(re.compile(r"(?:^|\n)(\S[^\n]*[#>]) ?\Z"), 10.0, "(prompt)")
+        return text.strip().splitlines()[-1].strip()
+
+    # -- talking ---------------------------------------------------------------------------
+
+    @property
+    def prompt(self) -> str:
+        """The prompt after the last command."""
+        return self._prompt
+
+    def run(self, command: str, *, timeout: float = SHOW_TIMEOUT_S) -> str:
+        """Send one line and return its answer without echo and prompt."""
+        self._write(command)
+        # EOS shows the whole host name, then the mode in brackets.
+        done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
+        text = self._read(done, timeout, command)
+        asked = _QUESTION.search(text)
+        if asked:
+            self._note(command, text)
+            self._answer_no()
+            raise RefusedError(self.login.switch, command, _last_lines(text))
+        body, self._prompt = _split(text, command, self._base)
+        self._note(command, body)
+        # A banner or a description in a `show` may start with "%"; a refused `show` is one line.
+        refused = REFUSAL.findall(
+            body.strip().partition("\n")[0] if command.startswith("show ") else body
+        )
+        if refused:
+            raise RefusedError(self.login.switch, command, "; ".join(_unique(refused)))
+        return body
+
+    def _answer_no(self) -> None:
+        """Decline the question, so that the session can be left in order."""
+        self._write("n")
+        done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
+        self._read(done, LINE_TIMEOUT_S, "n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._channel.write_channel(text + "\n")
+        except (OSError, EOFError, paramiko.SSHException, NetmikoTimeoutException) as error:
+            raise self._lost(text) from error
+
+    def _read(self, done: re.Pattern[str], timeout: float, command: str) -> str:
+        """Read until a prompt or a question ends the text.
+
+        A prompt directly after the echo of a `show` may belong to a repeated echo, so an empty
+        answer is only believed after the channel stayed quiet for a moment.
+        """
+        text, deadline, pause = "", time.monotonic() + timeout, 0.002
+        quiet = 0.15 if command.startswith("show ") else 0.0
+        settled = 0.0
+        while True:
+            try:
+                new = self._channel.read_channel()
+            except (OSError, EOFError, paramiko.SSHException, ReadException) as error:
+                raise self._lost(command) from error
+            if new:
+                text += new
+                pause, settled = 0.002, 0.0
+            if done.search(text) or _QUESTION.search(text):
+                answered = text.replace(command, "").count("\n") > 2
+                if answered or settled >= quiet:
+                    return text
+                settled += pause
+            elif not new and self._is_closed():
+                raise self._lost(command)
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    self.login.switch,
+                    f"no end of the answer to `{command}` within {timeout:g} s; last read: "
+                    f"{self._redact(_last_lines(text)) or 'nothing'}",
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+    def _is_closed(self) -> bool:
+        channel = self._channel.remote_conn
+        return channel is None or bool(getattr(channel, "closed", False))
+
+    def _lost(self, command: str) -> UnreachableError:
+        return UnreachableError(
+            self.login.switch, f"the connection was lost at `{self._redact(command)}`"
+        )
+
+    def _note(self, command: str, body: str) -> None:
+        if self._transcript is not None:
+            self._transcript(self._redact(f"{self._prompt} {command}\n{body}".rstrip()))
+
+    def close(self) -> None:
+        """Close without a word: `exit` in a configuration mode would not leave anyway."""
+        channel = getattr(self, "_channel", None)
+        for thing in (getattr(channel, "remote_conn_pre", None), self._jump):
+            if thing is not None:
+                try:
+                    thing.close()
+                except (OSError, EOFError, paramiko.SSHException):
+                    continue
+
+
+def _split(text: str, command: str, base: str) -> tuple[str, str]:
+    """Body and prompt; echoes (also repeated ones, with a prompt before them) are left out."""
+    lines = [line.rstrip("\r") for line in text.replace("\r\n", "\n").split("\n")]
+    prompt = lines.pop().strip()
+    echo = re.compile(rf"^(?:{re.escape(base)}\S*[#>] ?)?{re.escape(command.strip())}\s*$")
+    while lines and (not lines[0].strip() or echo.match(lines[0].strip())):
+        lines.pop(0)
+    return "\n".join(lines).strip("\n"), prompt
+
+
+def _last_lines(text: str) -> str:
+    return " / ".join(line.strip() for line in text.strip().splitlines()[-3:] if line.strip())
+
+
+def _unique(texts: list[str]) -> list[str]:
+    return list(dict.fromkeys(text.strip() for text in texts))
