@@ -111,7 +111,8 @@ def _reachable(ctx: Context) -> Iterator[Check]:
     sources = ctx.seen("time.sources")
     if not isinstance(sources, list) or serves_own_clock(ctx):
         return
-    alive = [str(each.get("name")) for each in sources if int(each.get("reach") or 0) > 0]
+    # `reach` is an octal bit field of the last eight polls: anything but zero is an answer.
+    alive = [str(each.get("address")) for each in sources if int(each.get("reach") or 0) > 0]
     yield ctx.judge(
         "chrony.reachable",
         ok=bool(alive),

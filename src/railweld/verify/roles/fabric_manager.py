@@ -113,13 +113,12 @@ def ready(ctx: Context) -> Iterator[Check]:
         fix="rerun playbooks/deploy-base.yml on this host; CUDA fails with error 802 while the "
         "two differ",
     )
-    active = ctx.seen("fabric_manager.active")
-    is_active = active is True or active == "active"
+    active = bool(ctx.seen("fabric_manager.active"))
     yield ctx.judge(
         "fabric_manager.service",
-        ok=is_active,
+        ok=active,
         ran="systemctl is-active nvidia-fabricmanager",
-        found="active" if is_active else f"nvidia-fabricmanager {active or 'not active'}",
+        found="active" if active else "not active",
         expected="active",
         fix="`journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log",
     )

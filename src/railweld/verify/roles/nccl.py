@@ -34,14 +34,17 @@ def guard(ctx: Context) -> Iterator[Check]:
 def checks(ctx: Context) -> Iterator[Check]:
     """All that the role leaves observable."""
     yield from packages_as_pinned(ctx, "nccl", role=ROLE)
-    seen = ctx.seen("nccl.version")
     expected = str(ctx.wanted("nccl.version"))
-    yield ctx.judge(
-        "nccl.library",
-        ok=seen == expected,
-        ran="ldconfig -p | grep libnccl; grep -E 'NCCL_(MAJOR|MINOR|PATCH)' /usr/include/nccl.h",
-        found=f"NCCL {seen}" if seen else "no NCCL library",
-        expected=f"NCCL {expected}",
-        fix="rerun the nccl role on this host; remove another libnccl.so.2 that comes earlier in "
-        "the linker's path",
-    )
+    for what, key, path in (
+        ("library", "nccl.version", "ls -l /usr/lib/*/libnccl.so.*"),
+        ("header", "nccl.header", "grep -E 'NCCL_(MAJOR|MINOR|PATCH)' /usr/include/nccl.h"),
+    ):
+        seen = ctx.seen(key)
+        yield ctx.judge(
+            f"nccl.{what}",
+            ok=seen == expected,
+            ran=path,
+            found=f"NCCL {seen}" if seen else f"no NCCL {what}",
+            expected=f"NCCL {expected}",
+            fix="rerun the nccl role on this host; remove a copy that was not installed by apt",
+        )

@@ -16,6 +16,9 @@ ROLE: Final = "nvidia_driver"
 #: Where the GPU operator mounts a driver that it brings in a container.
 CONTAINER_DRIVER: Final = "/run/nvidia/driver"
 
+#: In-tree drivers that would take the GPUs; nova is nouveau's successor.
+RIVALS: Final = ("nouveau", "nova", "nova_core", "nova_drm")
+
 #: Modules built beforehand for one kernel, by Ubuntu's name for them.
 PREBUILT: Final = "linux-modules-nvidia-"
 
@@ -159,7 +162,8 @@ def _kernel(ctx: Context) -> Iterator[Check]:
     if uses_dkms(ctx):
         package = f"linux-headers-{running_kernel}"
         there = bool(ctx.seen("kernel.headers_installed"))
-        obtainable = bool(ctx.seen("kernel.headers_candidate"))
+        offers = ctx.seen("apt.candidates", {}).get(package) or {}
+        obtainable = bool(offers.get("candidate"))
         state = "neither installed nor in any repository"
         if there or obtainable:
             state = "installed" if there else "in the repository"
@@ -212,11 +216,11 @@ def _secure_boot_plan(ctx: Context) -> Iterator[Check]:
 
 
 def _no_container_driver(ctx: Context) -> Iterator[Check]:
-    there = CONTAINER_DRIVER in ctx.seen("mounts", ctx.seen("disks.mounts", {}))
+    there = bool(ctx.seen("driver.container"))
     yield ctx.judge(
         "nvidia_driver.host_owned",
         ok=not there,
-        ran=f"findmnt {CONTAINER_DRIVER}",
+        ran=f"ls {CONTAINER_DRIVER}",
         found=f"a container's driver at {CONTAINER_DRIVER}" if there else "no driver container",
         expected="no driver container; the host's packages own the driver",
         fix="install the GPU operator with driver.enabled=false and reboot the node",
@@ -263,11 +267,11 @@ def _modules_on_disk(ctx: Context) -> Iterator[Check]:
         fix="`dkms status` and /var/lib/dkms/nvidia/*/build/make.log show why it was not built; "
         "then rerun the nvidia_driver role on this host",
     )
-    kernels = [ctx.seen("kernel.running"), ctx.seen("kernel.newest_installed")]
+    kernels = [ctx.seen("kernel.running"), *ctx.seen("kernel.installed", [])]
     for release in sorted({str(each) for each in kernels if each}):
         yield _built_for(ctx, release, expected)
     flavour = ctx.wanted("driver.modules")
-    seen = ctx.seen("driver.kernel_flavour")
+    seen = ctx.seen("driver.disk_flavour")
     if flavour and on_disk:
         yield ctx.judge(
             "nvidia_driver.flavour",
@@ -315,17 +319,17 @@ def _built_for(ctx: Context, release: str, expected: str) -> Check:
 
 
 def _blacklist(ctx: Context) -> Iterator[Check]:
-    written = bool(ctx.seen("nouveau.blacklisted"))
+    left_out = [name for name in RIVALS if name not in ctx.seen("nouveau.rivals_blacklisted", [])]
     missing = ctx.seen("nouveau.in_initramfs") is False
     found = "blacklisted"
-    if not written:
-        found = "no blacklist in /etc/modprobe.d"
+    if left_out:
+        found = f"not blacklisted: {', '.join(left_out)}"
     elif missing:
         found = "a blacklist that the initramfs lacks"
     yield ctx.judge(
         "nvidia_driver.blacklist",
-        ok=written and not missing,
-        ran="grep -r nouveau /etc/modprobe.d; lsinitramfs /boot/initrd.img-$(uname -r)",
+        ok=not left_out and not missing,
+        ran="grep -r blacklist /etc/modprobe.d; lsinitramfs /boot/initrd.img-$(uname -r)",
         found=found,
         expected="nouveau and nova blacklisted in /etc/modprobe.d and in the initramfs",
         fix="rerun the nvidia_driver role on this host; it rebuilds the initramfs",
@@ -333,12 +337,12 @@ def _blacklist(ctx: Context) -> Iterator[Check]:
 
 
 def _in_tree_drivers(ctx: Context) -> Iterator[Check]:
-    loaded = bool(ctx.seen("nouveau.loaded"))
+    loaded = [str(name) for name in ctx.seen("nouveau.rivals_loaded", [])]
     yield ctx.judge(
         "nvidia_driver.nouveau",
         ok=not loaded,
         ran="lsmod | grep -E 'nouveau|nova'",
-        found="an in-tree driver holds the GPUs" if loaded else "no in-tree driver loaded",
+        found=f"loaded: {', '.join(loaded)}" if loaded else "neither loaded",
         expected="nouveau and nova not loaded",
         fix="the blacklist takes effect at boot: rerun with railweld_reboot: allow, or run "
         "`systemctl reboot` on this host and rerun",
@@ -368,12 +372,12 @@ def _gpus(ctx: Context) -> Iterator[Check]:
     )
     for mode in _MODE_QUERY:
         yield from _mode(ctx, mode, seen)
-    unit = ctx.seen("driver.persistence_unit")
+    active = bool(ctx.seen("driver.persistence_unit"))
     yield ctx.judge(
         "nvidia_driver.persistenced",
-        ok=unit == "active",
+        ok=active,
         ran="systemctl is-active nvidia-persistenced",
-        found=f"nvidia-persistenced {unit or 'absent'}",
+        found="active" if active else "not active",
         expected="nvidia-persistenced active",
         fix="journalctl -u nvidia-persistenced",
     )
