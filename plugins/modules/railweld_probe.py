@@ -283,6 +283,15 @@ def secure_boot(node):
     return "unsupported"
 
 
+def secure_boot_keys(node):
+    """Names of the keys that the firmware accepts modules from; null when it cannot say."""
+    text = node.output("mokutil", "--list-enrolled")
+    if text is None:
+        return None
+    names = re.findall(r"Subject:.*?CN ?= ?([^,/\n]+)", text)
+    return sorted({name.strip() for name in names})
+
+
 def configured_parameters(node, files):
     """Kernel parameters that boot loader settings ask for at the next boot."""
     values = {}
@@ -325,6 +334,7 @@ def read_kernel(node, packages):
         boot_time = int(node.path("/proc/1").stat().st_mtime)
     except OSError:
         boot_time = None
+    state = secure_boot(node)
     return {
         "running": node.release,
         "installed": installed,
@@ -333,7 +343,8 @@ def read_kernel(node, packages):
         "configured": configured_parameters(node, node.glob("/etc/default/grub.d/*railweld*.cfg")),
         "headers_installed": has_headers,
         "headers_package": headers,
-        "secure_boot": secure_boot(node),
+        "secure_boot": state,
+        "secure_boot_keys": secure_boot_keys(node) if state == "on" else None,
         "cgroup": cgroup_version(node),
         "boot_time": boot_time,
     }
@@ -393,6 +404,8 @@ def read_driver(node, units):
         "signer": on_disk.get("signer") or None,
         "peermem_on_disk": peermem.get("version"),
         "dkms": dkms,
+        # The GPU operator's driver container mounts its root file system here.
+        "container": node.exists("/run/nvidia/driver/etc"),
         "persistence_unit": persistence.get("active") == "active",
     }
 
@@ -1059,9 +1072,23 @@ def read_reachable(urls, timeout):
 # --- reboot ----------------------------------------------------------------------------------
 
 
-def reboot_reasons(node, kernel, driver, rivals):
-    """Reasons that only a reboot can remove, each as found / expected."""
+def mode_reasons(gpus):
+    """GPUs whose ECC or MIG mode was changed and waits for the next reset."""
     reasons = []
+    for mode in ("ecc", "mig"):
+        waiting = [
+            str(gpu["index"])
+            for gpu in gpus
+            if gpu.get(mode + "_pending") is not None and gpu[mode + "_pending"] != gpu.get(mode)
+        ]
+        if waiting:
+            reasons.append("{} changed on GPU {}".format(mode.upper(), ", ".join(waiting)))
+    return reasons
+
+
+def reboot_reasons(node, kernel, driver, rivals, gpus=()):
+    """Reasons that only a reboot can remove, each as found / expected."""
+    reasons = mode_reasons(gpus)
     loaded, on_disk = driver["loaded"], driver["on_disk"]
     if loaded and on_disk and loaded != on_disk:
         reasons.append(f"driver {loaded} is loaded, {on_disk} is installed")
@@ -1122,7 +1149,7 @@ def observe(node, arguments):
         "disks": read_disks(node),
         "limits": read_limits(node),
         "nouveau": rivals,
-        "reboot": {"reasons": reboot_reasons(node, kernel, driver, rivals)},
+        "reboot": {"reasons": reboot_reasons(node, kernel, driver, rivals, gpus)},
         "records": read_records(node),
         "files": read_files(
             node, list(arguments.get("files") or []), list(arguments.get("contents") or [])
