@@ -65,7 +65,7 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 
-#: The driver's `nvidia-*` also matches the container toolkit, which the cluster stage owns and pins.
+#: The driver's `nvidia-*` also matches the container toolkit, which the cluster stage pins.
 NOT_DRIVER: Final = (
     "libnvidia-container*",
     "nvidia-container-*",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,6 +23,9 @@ class RoleChecks:
     role: str
     guard: CheckFunction
     checks: CheckFunction
+    #: What the probe has to look at for these checks beyond its own areas: lists of
+    #: `package_patterns`, `files`, `contents`, `units`. A module sets it as `PROBE`.
+    probe: Mapping[str, Sequence[str]]
 
 
 def _nothing(_: Context) -> Iterator[Check]:
@@ -40,8 +43,14 @@ def find() -> dict[str, RoleChecks]:
             role=role,
             guard=getattr(module, "guard", _nothing),
             checks=getattr(module, "checks", _nothing),
+            probe=getattr(module, "PROBE", {}),
         )
     return found
+
+
+def probe_arguments() -> list[Mapping[str, Sequence[str]]]:
+    """Return what the checks of all roles ask the probe to look at."""
+    return [each.probe for each in find().values()]
 
 
 def role_checks(role: str) -> RoleChecks:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges a node against the description and fails with found, expected and fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from railweld.base.order import host_roles
+from railweld.record import Check, Status
+from railweld.verify import registry
+from railweld.verify.context import Context
+
+
+class ActionModule(ActionBase):
+    """Arguments: `roles` (what they must have left), or `guard` (what a role needs)."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    _VALID_ARGS = frozenset({"roles", "guard", "report_only"})
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the checks; fail when one is bad, naming all bad ones."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        ctx = context_from(task_vars or {})
+        guard, roles = self._task.args.get("guard"), self._task.args.get("roles")
+        if bool(guard) == bool(roles):
+            raise AnsibleActionFail("railweld_check: give either `guard: ROLE` or `roles: [...]`")
+        if guard:
+            checks = registry.evaluate_guard(ctx, str(guard))
+        else:
+            names = host_roles(ctx.site, ctx.host) if roles == "all" else [str(r) for r in roles]
+            checks = registry.evaluate(ctx, names)
+        return {**result, **verdict(checks, report_only=bool(self._task.args.get("report_only")))}
+
+
+def context_from(variables: dict[str, Any]) -> Context:
+    """Build the context of the current host from the facts of the play."""
+    missing = [
+        name for name in ("railweld", "railweld_host", "railweld_node") if name not in variables
+    ]
+    if missing:
+        raise AnsibleActionFail(
+            f"found no {', '.join(missing)} in the play, expected the `observe` role to have run: "
+            "make the role depend on it (meta/main.yml, dependencies)"
+        )
+    return Context(
+        site=variables["railweld"]["site"],
+        host=variables["railweld_host"],
+        node=variables["railweld_node"],
+    )
+
+
+def verdict(checks: list[Check], *, report_only: bool) -> dict[str, Any]:
+    """Turn checks into a task result."""
+    bad = [check for check in checks if check.is_bad]
+    result: dict[str, Any] = {
+        "changed": False,
+        "checks": [check.to_dict() for check in checks],
+        "warnings": [check.sentence() for check in checks if check.status is Status.WARN],
+    }
+    if bad and not report_only:
+        result["failed"] = True
+        result["msg"] = "\n".join(check.sentence() for check in bad)
+    else:
+        result["msg"] = f"{len(checks) - len(bad)} of {len(checks)} checks pass"
+    return result

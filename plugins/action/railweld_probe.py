@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observes a node once and hands the result to roles and checks as facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from railweld.base.families import FAMILIES
+from railweld.base.run import run_id
+from railweld.verify import registry
+
+_LISTS = ("package_patterns", "files", "contents", "units", "candidates", "urls")
+#: Packages that belong to no family and still decide about a role.
+_OTHER_PACKAGES = (
+    "chrony",
+    "containerd*",
+    "datacenter-gpu-manager*",
+    "dkms",
+    "iproute2",
+    "libnvidia-container*",
+    "lldpd",
+    "mokutil",
+    "ntp*",
+    "openntpd",
+    "systemd-timesyncd",
+    "unattended-upgrades",
+)
+
+
+class ActionModule(ActionBase):
+    """Fills the module's arguments from the model, runs it, returns facts."""
+
+    _supports_check_mode = True
+    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing"})
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        name = variables["inventory_hostname"]
+        arguments = {key: list(self._task.args.get(key) or []) for key in _LISTS}
+        known = variables.get("railweld_node")
+        if (
+            self._task.args.get("if_missing")
+            and isinstance(known, dict)
+            and known.get("run") == run_id()
+        ):
+            return {**result, "changed": False, "skipped_reason": "observed in this run already"}
+
+        model = variables.get("railweld") or {}
+        host = (model.get("hosts") or {}).get(name)
+        if model and host is None:
+            raise AnsibleActionFail(
+                f"{name}: found no model of this host, expected one in the site description; "
+                "switches are not configured by roles. Fix: see `railweld check`"
+            )
+        host = host or {}
+        arguments["package_patterns"] += [
+            *_OTHER_PACKAGES,
+            *(pattern for patterns in FAMILIES.values() for pattern in patterns),
+            *(pin["name"] for pins in (host.get("packages") or {}).values() for pin in pins),
+        ]
+        for wanted in registry.probe_arguments():
+            for key in _LISTS:
+                arguments[key] += list(wanted.get(key) or [])
+        arguments = {key: sorted(set(values)) for key, values in arguments.items() if values}
+        if "url_timeout" in self._task.args:
+            arguments["url_timeout"] = self._task.args["url_timeout"]
+
+        answer = self._execute_module(
+            module_name="railweld_probe", module_args=arguments, task_vars=variables
+        )
+        if answer.get("failed") or answer.get("unreachable"):
+            return {**result, **answer}
+        node = answer.pop("node")
+        node["run"] = run_id()
+        result.update(changed=False)
+        result["ansible_facts"] = {"railweld_node": node, "railweld_host": host}
+        return result
