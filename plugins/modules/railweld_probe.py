@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import fnmatch
+import gzip
 import hashlib
 import json
 import os
@@ -106,6 +107,7 @@ APT_LOCKS = (
 )
 #: Units that decide about the roles. Those that a role adds are given by the caller.
 UNITS = (
+    "NetworkManager.service",
     "apt-daily.service",
     "apt-daily.timer",
     "apt-daily-upgrade.service",
@@ -113,12 +115,14 @@ UNITS = (
     "chrony.service",
     "containerd.service",
     "lldpd.service",
+    "networking.service",
     "nvidia-fabricmanager.service",
     "nvidia-persistenced.service",
     "ntp.service",
     "ntpsec.service",
     "openibd.service",
     "openntpd.service",
+    "systemd-networkd.service",
     "systemd-timesyncd.service",
     "unattended-upgrades.service",
 )
@@ -315,6 +319,19 @@ def configured_parameters(node, files):
     return sorted(set(words))
 
 
+def kernel_option(node, name):
+    """True or False for a build option of the running kernel, None when nothing tells."""
+    for path in (f"/boot/config-{node.release}", f"/lib/modules/{node.release}/config"):
+        text = node.read(path)
+        if text is not None:
+            return re.search(rf"^{name}=[ym]$", text, re.MULTILINE) is not None
+    try:
+        text = gzip.decompress(node.path("/proc/config.gz").read_bytes()).decode(errors="replace")
+    except OSError:
+        return None
+    return re.search(rf"^{name}=[ym]$", text, re.MULTILINE) is not None
+
+
 def cgroup_version(node):
     """v1, v2 or hybrid."""
     if node.exists("/sys/fs/cgroup/cgroup.controllers"):
@@ -344,6 +361,7 @@ def read_kernel(node, packages):
         "headers_installed": has_headers,
         "headers_package": headers,
         "secure_boot": state,
+        "p2pdma": kernel_option(node, "CONFIG_PCI_P2PDMA"),
         "secure_boot_keys": secure_boot_keys(node) if state == "on" else None,
         "cgroup": cgroup_version(node),
         "boot_time": boot_time,
@@ -801,18 +819,25 @@ def read_hcas(node):
 def parse_mlnx_qos(text):
     """Trust mode and the eight PFC bits from mlnx_qos."""
     if not text:
-        return {"trust": None, "pfc": None}
+        return {"trust": None, "pfc": None, "dscp_prio": None}
     trust = re.search(r"[Tt]rust state:\s*(\S+)", text)
     enabled = re.search(r"^\s*enabled\s+((?:\d\s+){7}\d)", text, re.MULTILINE)
+    codes = {}
+    for priority, listed in re.findall(r"prio:(\d+)\s+dscp:([\d,]*)", text):
+        for code in listed.split(","):
+            if code:
+                codes[str(int(code))] = int(priority)
     return {
         "trust": trust.group(1) if trust else None,
         "pfc": [bit == "1" for bit in enabled.group(1).split()] if enabled else None,
+        "dscp_prio": codes or None,
     }
 
 
 def parse_dcb_pfc(answer):
     """The eight PFC bits from `dcb -j pfc show`, which knows two shapes."""
-    bits = (answer or {}).get("prio-pfc")
+    answer = answer or {}
+    bits = answer.get("prio_pfc", answer.get("prio-pfc"))
     if isinstance(bits, dict):
         return [bits.get(str(priority)) in (True, "on") for priority in range(8)]
     if isinstance(bits, list) and len(bits) == 8:
@@ -820,43 +845,89 @@ def parse_dcb_pfc(answer):
     return None
 
 
-def read_roce(node, netdevs):
+def parse_dcb_app(answer):
+    """DSCP to priority as {"26": 3}, from `dcb -j -N app show`; None when dcb did not answer."""
+    if answer is None:
+        return None
+    entries = answer.get("dscp_prio", answer.get("dscp-prio")) or []
+    if isinstance(entries, dict):
+        entries = entries.items()
+    codes = {}
+    for entry in entries:
+        # iproute2 prints pairs; a plain "26:3" is what its text output has.
+        pair = entry.split(":") if isinstance(entry, str) else list(entry)
+        codes[str(int(pair[0]))] = int(pair[1])
+    return codes
+
+
+def congestion_marking(node, netdev, address):
+    """DSCP and priority of congestion notifications: where OFED keeps them, or mainline."""
+    ofed = f"/sys/class/net/{netdev}/ecn/roce_np/"
+    if node.exists(ofed):
+        return node.read(ofed + "cnp_dscp"), node.read(ofed + "cnp_802p_prio")
+    mainline = f"/sys/kernel/debug/mlx5/{address}/cc_params/"
+    return node.read(mainline + "np_cnp_dscp"), node.read(mainline + "np_cnp_prio")
+
+
+def pci_address(node, hca):
+    """PCI address of an RDMA device."""
+    return node.path(f"/sys/class/infiniband/{hca}/device").resolve().name
+
+
+def stale_modules(node):
+    """RDMA modules of which another build is loaded than the one that modprobe would load."""
+    stale = []
+    for name in ("ib_core", "mlx5_core", "mlx5_ib"):
+        loaded = node.read(f"/sys/module/{name}/srcversion")
+        if not loaded:
+            continue
+        on_disk = (node.output("modinfo", "-F", "srcversion", name) or "").strip()
+        if on_disk and on_disk != loaded:
+            stale.append(name)
+    return stale
+
+
+def read_roce(node, netdevs, addresses=None):
     """Trust, PFC and CNP marking of the rails, by mlnx_qos where OFED is, else by dcb."""
     found = {}
     for name in netdevs:
         values = parse_mlnx_qos(node.output("mlnx_qos", "-i", name))
-        tool = "mlnx_qos" if values["pfc"] is not None else "dcb"
-        dscp_prio = None
+        tool = "mlnx_qos"
         if values["pfc"] is None:
+            tool = "dcb"
             values["pfc"] = parse_dcb_pfc(node.json("dcb", "-j", "pfc", "show", "dev", name))
+            values["dscp_prio"] = parse_dcb_app(
+                node.json("dcb", "-j", "-N", "app", "show", "dev", name, "dscp-prio")
+            )
             trust = node.json("dcb", "-j", "apptrust", "show", "dev", name) or {}
             order = trust.get("order") or trust.get("apptrust") or []
-            app = node.json("dcb", "-j", "app", "show", "dev", name) or {}
-            dscp_prio = app.get("dscp-prio") or app.get("dscp_prio")
             if order:
                 values["trust"] = order[0]
-            elif dscp_prio is not None:
-                values["trust"] = "dscp" if dscp_prio else "pcp"
+            elif values["dscp_prio"] is not None:
+                # Without an apptrust object, the first DSCP entry switches the port over.
+                values["trust"] = "dscp" if values["dscp_prio"] else "pcp"
+        dscp, priority = congestion_marking(node, name, (addresses or {}).get(name))
         values.update(
             {
                 "tool": tool if values["pfc"] is not None else None,
-                "dscp_prio": dscp_prio,
-                "cnp_dscp": node.read(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp"),
-                "cnp_priority": node.read(f"/sys/class/net/{name}/ecn/roce_np/cnp_802p_prio"),
+                "cnp_dscp": dscp,
+                "cnp_priority": priority,
             }
         )
         found[name] = values
     return found
 
 
-def read_rdma(node, netdevs):
+def read_rdma(node, hcas, netdevs):
     """The RDMA stack: OFED's version if any, memory peers, RoCE settings of each rail."""
+    addresses = {hca["netdev"]: pci_address(node, hca["name"]) for hca in hcas if hca["netdev"]}
     ofed = (node.output("ofed_info", "-s") or "").strip().rstrip(":")
     return {
         "ofed": ofed or None,
         "memory_peers": node.names("/sys/kernel/mm/memory_peers"),
         "acs_enabled": parse_acs(node.output("lspci", "-vvv")) if netdevs else None,
-        "roce": read_roce(node, netdevs),
+        "roce": read_roce(node, netdevs, addresses),
+        "stale_modules": stale_modules(node),
     }
 
 
@@ -873,15 +944,46 @@ def parse_acs(text):
     return enabled
 
 
-def read_net(node, netdevs):
-    """The interfaces that matter (rails and the default route's), rules, routes."""
-    links = {link.get("ifname"): link for link in node.json("ip", "-j", "address", "show") or []}
+#: Devices that container runtimes make by the hundred; none of them is ever a rail.
+CONTAINER_DEVICES = re.compile(r"^(veth|cali|lxc|cni|cilium|flannel|docker|br-|virbr|tunl|kube-)")
+
+
+def lower_devices(node, name, seen=()):
+    """The device and all that it runs over: members of a bond or bridge, the base of a VLAN."""
+    found = [name]
+    for entry in node.names(f"/sys/class/net/{name}"):
+        lower = entry[len("lower_") :]
+        if entry.startswith("lower_") and lower not in seen:
+            found += lower_devices(node, lower, (*seen, name))
+    return found
+
+
+def network_tools(node, units):
+    """What could keep addresses on this node, and which of it does at boot."""
+
+    def enabled(unit):
+        return units.get(unit, {}).get("enabled") in ("enabled", "enabled-runtime")
+
+    sources = r"^\s*source(-directory)?\s+(/etc/network/)?interfaces\.d"
+    interfaces = node.read("/etc/network/interfaces") or ""
+    return {
+        "netplan": node.exists("/usr/sbin/netplan") and bool(node.glob("/etc/netplan/*.yaml")),
+        "networkd_enabled": enabled("systemd-networkd.service"),
+        "ifupdown": node.exists("/usr/sbin/ifup") or node.exists("/sbin/ifup"),
+        "ifupdown_enabled": enabled("networking.service"),
+        "ifupdown_sources": bool(re.search(sources, interfaces, re.MULTILINE)),
+        "networkmanager_active": units.get("NetworkManager.service", {}).get("active") == "active",
+    }
+
+
+def read_net(node, units):
+    """The machine's own interfaces, what keeps their addresses, rules and routes."""
     default = node.json("ip", "-j", "route", "show", "default") or []
     default_dev = default[0].get("dev") if default else None
     answer = {}
-    for name in sorted(set(netdevs) | ({default_dev} - {None})):
-        link = links.get(name)
-        if link is None:
+    for link in node.json("ip", "-j", "address", "show") or []:
+        name = link.get("ifname") or ""
+        if name == "lo" or CONTAINER_DEVICES.match(name):
             continue
         conf = f"/proc/sys/net/ipv4/conf/{name}/"
         driver = node.path(f"/sys/class/net/{name}/device/driver")
@@ -889,6 +991,7 @@ def read_net(node, netdevs):
             "mtu": link.get("mtu"),
             "mac": link.get("address"),
             "operstate": link.get("operstate"),
+            "master": link.get("master"),
             "addresses": [
                 "{}/{}".format(each.get("local"), each.get("prefixlen"))
                 for each in link.get("addr_info", [])
@@ -900,7 +1003,12 @@ def read_net(node, netdevs):
             },
             "driver": driver.resolve().name if driver.exists() else None,
         }
+    devices = {route["dev"] for route in default if route.get("dev")}
     answer["default_route_dev"] = default_dev
+    answer["default_route_devs"] = sorted(
+        {lower for name in devices for lower in lower_devices(node, name)}
+    )
+    answer["tools"] = network_tools(node, units)
     answer["rules"] = node.json("ip", "-j", "rule", "show") or []
     answer["routes"] = [
         route
@@ -914,10 +1022,28 @@ def _int(text):
     return int(text) if text and text.strip().lstrip("-").isdigit() else None
 
 
-def read_lldp(node, units):
+#: Drivers whose firmware runs an LLDP agent, with the flag that says so and its meaning when on.
+FIRMWARE_AGENTS = {"i40e": ("disable-fw-lldp", False), "ice": ("fw-lldp-agent", True)}
+
+
+def firmware_agents(node, net):
+    """{device: "on" or "off"} for devices whose firmware could answer LLDP in the host's place."""
+    found = {}
+    for name, link in net.items():
+        if not isinstance(link, dict) or link.get("driver") not in FIRMWARE_AGENTS:
+            continue
+        flag, meaning = FIRMWARE_AGENTS[link["driver"]]
+        text = node.output("ethtool", "--show-priv-flags", name) or ""
+        value = re.search(rf"^{flag}\s*:\s*(on|off)", text, re.MULTILINE)
+        if value:
+            found[name] = "on" if (value.group(1) == "on") == meaning else "off"
+    return found
+
+
+def read_lldp(node, units, net):
     """Whether lldpd runs, and what it heard on which interface."""
     if units.get("lldpd.service", {}).get("active") != "active":
-        return {"active": False, "neighbours": {}}
+        return {"active": False, "neighbours": {}, "firmware_agents": firmware_agents(node, net)}
     answer = node.json("lldpcli", "show", "neighbors", "-f", "json0") or {}
     neighbours = {}
     for lldp in answer.get("lldp", []):
@@ -928,7 +1054,11 @@ def read_lldp(node, units):
                 "port": _first(interface, "port", "id"),
                 "port_description": _first(interface, "port", "descr"),
             }
-    return {"active": True, "neighbours": neighbours}
+    return {
+        "active": True,
+        "neighbours": neighbours,
+        "firmware_agents": firmware_agents(node, net),
+    }
 
 
 def _first(tree, *keys):
@@ -969,6 +1099,22 @@ def read_disks(node):
             continue
         free[path] = stat.f_bavail * stat.f_frsize
     return {"blockdevices": (devices or {}).get("blockdevices", []), "mounts": mounts, "free": free}
+
+
+def read_folders(node):
+    """Mode of every folder that a railweld file in tmpfiles.d keeps; null for a missing one."""
+    folders = {}
+    for name in node.glob("/etc/tmpfiles.d/railweld-*.conf"):
+        for line in (node.read(name) or "").splitlines():
+            words = line.split()
+            if len(words) < 2 or words[0] not in ("d", "D", "q", "Q"):
+                continue
+            try:
+                mode = node.path(words[1]).stat().st_mode & 0o7777
+                folders[words[1]] = {"mode": f"{mode:o}"}
+            except OSError:
+                folders[words[1]] = None
+    return folders
 
 
 def read_limits(node):
@@ -1086,7 +1232,7 @@ def mode_reasons(gpus):
     return reasons
 
 
-def reboot_reasons(node, kernel, driver, rivals, gpus=()):
+def reboot_reasons(node, kernel, driver, rivals, gpus=(), *, rdma=None):
     """Reasons that only a reboot can remove, each as found / expected."""
     reasons = mode_reasons(gpus)
     loaded, on_disk = driver["loaded"], driver["on_disk"]
@@ -1101,6 +1247,10 @@ def reboot_reasons(node, kernel, driver, rivals, gpus=()):
     missing = [word for word in kernel["configured"] if word not in kernel["cmdline"]]
     if missing:
         reasons.append("kernel parameters configured but not active: " + " ".join(missing))
+    if rdma and rdma["stale_modules"]:
+        reasons.append(
+            "another build of {} is loaded than installed".format(", ".join(rdma["stale_modules"]))
+        )
     for name in (node.read("/run/reboot-required.pkgs") or "").split():
         if any(fnmatch.fnmatch(name, pattern) for pattern in REBOOT_PACKAGES):
             reasons.append(f"package {name} asks for a reboot")
@@ -1127,6 +1277,15 @@ def observe(node, arguments):
     rails = sorted(
         {hca["netdev"] for hca in hcas if hca["netdev"] and hca["link_layer"] == "Ethernet"}
     )
+    rdma = read_rdma(node, hcas, rails)
+    net = read_net(node, units)
+    # Whether a restart of the RDMA drivers would take the way to this node with it.
+    adapters = {hca["netdev"] for hca in hcas} | {
+        name
+        for name, link in net.items()
+        if isinstance(link, dict) and link.get("driver") == "mlx5_core"
+    }
+    rdma["default_route_on_hca"] = bool(adapters & set(net["default_route_devs"]))
     result = {
         "os": read_os(node),
         "kernel": kernel,
@@ -1143,13 +1302,14 @@ def observe(node, arguments):
         "units": units,
         "time": read_time(node, units),
         "hcas": hcas,
-        "rdma": read_rdma(node, rails),
-        "net": read_net(node, rails),
-        "lldp": read_lldp(node, units),
+        "rdma": rdma,
+        "net": net,
+        "lldp": read_lldp(node, units, net),
         "disks": read_disks(node),
+        "folders": read_folders(node),
         "limits": read_limits(node),
         "nouveau": rivals,
-        "reboot": {"reasons": reboot_reasons(node, kernel, driver, rivals, gpus)},
+        "reboot": {"reasons": reboot_reasons(node, kernel, driver, rivals, gpus, rdma=rdma)},
         "records": read_records(node),
         "files": read_files(
             node, list(arguments.get("files") or []), list(arguments.get("contents") or [])
