@@ -44,7 +44,7 @@ def strays(ctx: Context) -> dict[str, str]:
     return {
         name: str(item.get("version"))
         for name, item in ctx.seen("packages", {}).items()
-        if name.startswith(MANAGER_PACKAGES)
+        if name.startswith((*MANAGER_PACKAGES, "libnvidia-nscq"))
         and name not in wanted
         and str(item.get("status", ""))[1:2] not in "nc"
     }

@@ -22,6 +22,9 @@ RIVALS: Final = ("nouveau", "nova", "nova_core", "nova_drm")
 #: Modules built beforehand for one kernel, by Ubuntu's name for them.
 PREBUILT: Final = "linux-modules-nvidia-"
 
+#: Kernel modules in their two flavours, which must not stand beside each other.
+_MODULE_PACKAGE: Final = re.compile(r"^nvidia-(dkms|kernel-source|kernel-dkms|kernel-open-dkms)\b")
+
 #: A branch in a package name: `nvidia-driver-515`, `libnvidia-compute-580-server`.
 _BRANCH: Final = re.compile(r"-(\d{3})(?:-|$)")
 
@@ -39,7 +42,7 @@ def uses_dkms(ctx: Context) -> bool:
 
 
 def strays(ctx: Context) -> dict[str, str]:
-    """Installed driver packages whose name carries another branch than the described driver.
+    """Installed driver packages of another branch, and kernel modules of the other flavour.
 
     Unbranched names move in place to the pinned version and are judged by their pins.
     """
@@ -49,9 +52,10 @@ def strays(ctx: Context) -> dict[str, str]:
     for name, item in (ctx.seen("packages", {})).items():
         if name in pinned or not in_family("driver", name) or in_family("fabric_manager", name):
             continue
-        other = _BRANCH.search(name)
+        named = _BRANCH.search(name)
+        foreign = bool(named and named.group(1) != branch) or bool(_MODULE_PACKAGE.match(name))
         # Removed packages that left their configuration behind do no harm.
-        if other and other.group(1) != branch and str(item.get("status", ""))[1:2] not in "nc":
+        if foreign and str(item.get("status", ""))[1:2] not in "nc":
             found[name] = str(item.get("version"))
     return found
 
