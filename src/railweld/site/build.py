@@ -65,7 +65,9 @@ class Description:
         #: Site variables that are valid, by field name, and which host has which value.
         self.site: dict[str, Any] = {}
         self.spread: dict[str, dict[str, Any]] = {}
+        #: Variables that did not validate: anywhere, and on which host.
         self.invalid: set[str] = set()
+        self.invalid_for: set[tuple[str, str]] = set()
         self.host_values: dict[str, dict[str, Any]] = {}
         self.switch_values: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, Host] = {}
@@ -103,6 +105,11 @@ class Description:
                 hosts=tuple(hosts),
             )
         )
+
+    def address(self, name: str) -> str:
+        """Where a node or switch is reached."""
+        node = self.hosts.get(name)
+        return node.address if node is not None else self.switches[name].address
 
     def place(self, host: str, key: str, path: Sequence[str | int] = ()) -> str:
         """`file:line` of a variable, or the inventory file of the host, or the inventory."""
@@ -294,7 +301,6 @@ def show(value: Any) -> str:
 def _read_variables(description: Description) -> None:
     reader = _Reader(description)
     site_values: dict[str, dict[str, Any]] = {}
-    invalid: set[str] = set()
     for name in description.names:
         values: dict[Scope, dict[str, Any]] = {Scope.HOST: {}, Scope.SWITCH: {}}
         for key in description.raw.hosts[name]:
@@ -305,7 +311,8 @@ def _read_variables(description: Description) -> None:
             field = key.removeprefix(PREFIX)
             valid, value = reader.read(name, key)
             if not valid:
-                invalid.add(key)
+                description.invalid.add(key)
+                description.invalid_for.add((key, name))
             elif scope is Scope.SITE:
                 site_values.setdefault(field, {})[name] = value
             else:
@@ -314,7 +321,6 @@ def _read_variables(description: Description) -> None:
             description.switch_values[name] = values[Scope.SWITCH]
         else:
             description.host_values[name] = values[Scope.HOST]
-    description.invalid = invalid
     description.spread = site_values
     # One host's value stands for the site; the check refuses the others if they differ.
     description.site = {field: next(iter(v.values())) for field, v in site_values.items()}

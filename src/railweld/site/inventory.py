@@ -286,6 +286,11 @@ def _read(
     )
 
 
+def default_sources() -> list[str]:
+    """The inventory of ansible.cfg or ANSIBLE_INVENTORY."""
+    return [str(source) for source in constants.config.get_config_value("DEFAULT_HOST_LIST")]
+
+
 def parse_extra_vars(options: Iterable[str]) -> dict[str, Any]:
     """Parse `-e` options: `key=value`, a YAML or JSON mapping, or `@file`."""
     _start_ansible()

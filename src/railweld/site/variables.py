@@ -54,13 +54,15 @@ def _pattern(pattern: str, words: str) -> Any:
     return Field(pattern=pattern)
 
 
-Int = Annotated[int, BeforeValidator(_not_a_boolean)]
-Float = Annotated[float, BeforeValidator(_not_a_boolean)]
-Text = Annotated[str, BeforeValidator(_not_a_number), Field(min_length=1)]
+#: Last in each annotation, so that limits and patterns reach the number or text itself.
+_NUMBER = BeforeValidator(_not_a_boolean)
+_QUOTED = BeforeValidator(_not_a_number)
+
+Text = Annotated[str, Field(min_length=1), _QUOTED]
 VersionText = Annotated[
     str,
-    BeforeValidator(_not_a_number),
     _pattern(r"^[0-9][A-Za-z0-9.+:~-]*$", "a version, beginning with a digit"),
+    _QUOTED,
 ]
 DnsLabel = Annotated[
     str,
@@ -83,9 +85,9 @@ NetDevice = Annotated[
 RdmaDevice = Annotated[
     str, _pattern(r"^[A-Za-z][A-Za-z0-9_-]*$", "an RDMA device name such as mlx5_0")
 ]
-Priority = Annotated[Int, Field(ge=0, le=7)]
-Dscp = Annotated[Int, Field(ge=0, le=63)]
-Rate = Annotated[Int, Field(gt=0, le=1600)]
+Priority = Annotated[int, Field(ge=0, le=7), _NUMBER]
+Dscp = Annotated[int, Field(ge=0, le=63), _NUMBER]
+Rate = Annotated[int, Field(gt=0, le=1600), _NUMBER]
 AbsolutePath = Annotated[str, _pattern(r"^/\S*$", "an absolute path")]
 Url = Annotated[str, _pattern(r"^(https?|file)://\S+$", "an http://, https:// or file:// address")]
 Fingerprint = Annotated[
@@ -131,7 +133,7 @@ class Mirror(_Part):
 class Rail(_Part):
     """One HCA of every node of the group, and where its cable goes."""
 
-    rail: Annotated[Int, Field(ge=1)] = Field(description="rail number, from 1")
+    rail: Annotated[int, Field(ge=1), _NUMBER] = Field(description="rail number, from 1")
     hca: RdmaDevice = Field(description="RDMA device name, e.g. mlx5_0")
     netdev: NetDevice | None = Field(
         None, description="network device of the same port; required with transport roce"
@@ -169,10 +171,10 @@ class Uplink(_Part):
     peer: Text = Field(description="the other switch, by inventory name")
     peer_port: Text = Field(description="port there")
     rate_gbps: Rate = Field(100, description="line rate")
-    cable_m: Annotated[Float, Field(gt=0, le=10_000)] | None = Field(
+    cable_m: Annotated[float, Field(gt=0, le=10_000), _NUMBER] | None = Field(
         None, description="cable length in metres; default railweld_cable_m"
     )
-    channel: Annotated[Int, Field(ge=1, le=2000)] | None = Field(
+    channel: Annotated[int, Field(ge=1, le=2000), _NUMBER] | None = Field(
         None, description="port-channel that the link is a member of, on both switches"
     )
 
@@ -220,34 +222,34 @@ class SiteVariables(_Scope):
     )
     cnp_dscp: Dscp = Field(48, description="DSCP of congestion notification packets")
     cnp_priority: Priority = Field(6, description="priority of congestion notification; lossy")
-    host_mtu: Annotated[Int, Field(ge=1280, le=9600)] = Field(
+    host_mtu: Annotated[int, Field(ge=1280, le=9600), _NUMBER] = Field(
         9000, description="IP MTU of the rail network devices"
     )
-    switch_mtu: Annotated[Int, Field(ge=1500, le=9214)] = Field(
+    switch_mtu: Annotated[int, Field(ge=1500, le=9214), _NUMBER] = Field(
         9214, description="MTU of switch ports; EOS refuses more than 9214"
     )
-    ecn_min_kb: Annotated[Int, Field(gt=0)] = Field(
+    ecn_min_kb: Annotated[int, Field(gt=0), _NUMBER] = Field(
         150, description="ECN marking starts at this queue length (kbytes)"
     )
-    ecn_max_kb: Annotated[Int, Field(gt=0)] = Field(
+    ecn_max_kb: Annotated[int, Field(gt=0), _NUMBER] = Field(
         1500, description="ECN marking reaches its full probability here (kbytes)"
     )
-    ecn_probability: Annotated[Int, Field(ge=1, le=100)] = Field(
+    ecn_probability: Annotated[int, Field(ge=1, le=100), _NUMBER] = Field(
         20, description="marking probability at ecn_max_kb, in percent"
     )
-    pfc_watchdog_timeout_s: Annotated[Float, Field(ge=0.01, le=60)] = Field(
+    pfc_watchdog_timeout_s: Annotated[float, Field(ge=0.01, le=60), _NUMBER] = Field(
         0.20, description="a queue paused longer than this is stuck"
     )
-    pfc_watchdog_recovery_s: Annotated[Float, Field(ge=0.01, le=60)] = Field(
+    pfc_watchdog_recovery_s: Annotated[float, Field(ge=0.01, le=60), _NUMBER] = Field(
         0.20, description="a queue must be free of pause this long to be restored"
     )
-    pfc_watchdog_polling_s: Annotated[Float, Field(ge=0.005, le=30)] = Field(
+    pfc_watchdog_polling_s: Annotated[float, Field(ge=0.005, le=30), _NUMBER] = Field(
         0.10, description="how often the watchdog looks; at most half of the other two"
     )
     pfc_watchdog_action: Literal["drop", "errdisable", "notify-only"] = Field(
         "drop", description="what happens to a stuck queue"
     )
-    wrr_lossless_percent: Annotated[Int, Field(ge=1, le=99)] = Field(
+    wrr_lossless_percent: Annotated[int, Field(ge=1, le=99), _NUMBER] = Field(
         80, description="share of the lossless queue in weighted round robin"
     )
     mmu: bool = Field(
@@ -256,7 +258,7 @@ class SiteVariables(_Scope):
     switch_enable_secret: SecretStr | None = Field(
         None, description="enable secret of the switches; keep it in a vault"
     )
-    switch_storm_control: Annotated[Float, Field(gt=0, le=100)] | None = Field(
+    switch_storm_control: Annotated[float, Field(gt=0, le=100), _NUMBER] | None = Field(
         None,
         description="limit of broadcast, multicast and unknown unicast on host ports, percent",
     )
@@ -266,7 +268,7 @@ class SiteVariables(_Scope):
         description="upstream time sources of the time servers; none: the first time server "
         "serves its own clock",
     )
-    time_max_offset_ms: Annotated[Float, Field(gt=0)] = Field(
+    time_max_offset_ms: Annotated[float, Field(gt=0), _NUMBER] = Field(
         100, description="a node whose clock is farther off may not join"
     )
     # Host policy
@@ -280,22 +282,22 @@ class SiteVariables(_Scope):
         "allow",
         description="skip: never reboot; a step that needs it stops at its guard and says so",
     )
-    reboot_timeout_s: Annotated[Int, Field(gt=0)] = Field(
+    reboot_timeout_s: Annotated[int, Field(gt=0), _NUMBER] = Field(
         1800, description="how long a node may take to come back"
     )
-    apt_lock_timeout_s: Annotated[Int, Field(gt=0)] = Field(
+    apt_lock_timeout_s: Annotated[int, Field(gt=0), _NUMBER] = Field(
         600, description="how long to wait for the package manager's lock"
     )
     serial: (
-        Annotated[Int, Field(gt=0)]
+        Annotated[int, Field(gt=0), _NUMBER]
         | Annotated[
             str, _pattern(r"^([1-9]\d{0,3}|([1-9]\d?|100)%)$", 'a number, or a share such as "20%"')
         ]
     ) = Field("20%", description="nodes at once in an upgrade: a number or a share")
-    memlock_kib: Annotated[Int, Field(ge=64)] | Literal["unlimited"] = Field(
+    memlock_kib: Annotated[int, Field(ge=64), _NUMBER] | Literal["unlimited"] = Field(
         "unlimited", description="locked-memory limit for jobs; RDMA needs unlimited on real nodes"
     )
-    nofile: Annotated[Int, Field(ge=1024)] = Field(
+    nofile: Annotated[int, Field(ge=1024), _NUMBER] = Field(
         1_048_576, description="open-file limit for jobs"
     )
     patching: Literal["held", "restored"] = Field(
@@ -324,11 +326,11 @@ class HostVariables(_Scope):
     mirrors: dict[RepositoryId, Mirror] = Field(
         {}, description="repositories to use instead of the vendors' public ones"
     )
-    node_index: Annotated[Int, Field(ge=0)] | None = Field(
+    node_index: Annotated[int, Field(ge=0), _NUMBER] | None = Field(
         None,
         description="number of the node on every rail; default: the digits at the end of its name",
     )
-    gpu_count: Annotated[Int, Field(ge=1, le=64)] | None = Field(
+    gpu_count: Annotated[int, Field(ge=1, le=64), _NUMBER] | None = Field(
         None, description="GPUs of the node; required in gpu_nodes"
     )
     gpu_model: Text | None = Field(
@@ -382,7 +384,7 @@ class SwitchVariables(_Scope):
         None, description="EOS release that must run; none: any that the model supports"
     )
     uplinks: tuple[Uplink, ...] = Field((), description="links to other switches")
-    cable_m: Annotated[Float, Field(gt=0, le=10_000)] = Field(
+    cable_m: Annotated[float, Field(gt=0, le=10_000), _NUMBER] = Field(
         5, description="length of the cables to hosts, in metres; decides the PFC headroom"
     )
 
