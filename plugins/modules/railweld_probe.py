@@ -7,7 +7,6 @@ Runs on the node: standard library only, Python 3.8 or newer.
 
 from __future__ import annotations
 
-import fcntl
 import fnmatch
 import gzip
 import hashlib
@@ -17,7 +16,6 @@ import re
 import resource
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
 import urllib.error
@@ -25,6 +23,7 @@ import urllib.request
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.railweld_locks import any_lock_holder
 
 DOCUMENTATION = r"""
 module: railweld_probe
@@ -98,12 +97,6 @@ PATH = ":".join(
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "/usr/local/cuda/bin:/opt/mellanox/iproute2/sbin:/opt/nvidia/bin",
     )
-)
-APT_LOCKS = (
-    "/var/lib/dpkg/lock-frontend",
-    "/var/lib/dpkg/lock",
-    "/var/lib/apt/lists/lock",
-    "/var/cache/apt/archives/lock",
 )
 #: Units that decide about the roles. Those that a role adds are given by the caller.
 UNITS = (
@@ -602,21 +595,6 @@ def pattern_matcher(patterns):
     return lambda name: matcher.match(name) is not None
 
 
-def lock_holder(node, path):
-    """Return who holds an apt or dpkg lock, as text with the process id, or None."""
-    try:
-        with node.path(path).open("rb") as handle:
-            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            answer = struct.unpack("hhqqi4x", fcntl.fcntl(handle, fcntl.F_GETLK, query))
-    except OSError:
-        return None
-    if answer[0] == fcntl.F_UNLCK:
-        return None
-    pid = answer[4]
-    command = (node.read(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
-    return "{} (pid {}, {})".format(command or "another process", pid, path)
-
-
 def read_dpkg(node):
     """Packages that dpkg calls broken, and who holds a package lock right now."""
     audit = []
@@ -626,11 +604,7 @@ def read_dpkg(node):
         if match:
             audit.append(match.group(1))
     journal = [name for name in node.names("/var/lib/dpkg/updates") if name.isdigit()]
-    holder = None
-    for path in APT_LOCKS:
-        holder = lock_holder(node, path)
-        if holder:
-            break
+    holder = any_lock_holder(node.root)
     return {"audit": sorted(set(audit)), "interrupted": bool(journal), "lock_held_by": holder}
 
 
@@ -969,6 +943,12 @@ def network_tools(node, units):
     return {
         "netplan": node.exists("/usr/sbin/netplan") and bool(node.glob("/etc/netplan/*.yaml")),
         "networkd_enabled": enabled("systemd-networkd.service"),
+        "networkd_files": [
+            name
+            for folder in ("/etc/systemd/network", "/run/systemd/network")
+            for name in node.glob(folder + "/*.network")
+            if not Path(name).name.startswith("05-railweld-")
+        ],
         "ifupdown": node.exists("/usr/sbin/ifup") or node.exists("/sbin/ifup"),
         "ifupdown_enabled": enabled("networking.service"),
         "ifupdown_sources": bool(re.search(sources, interfaces, re.MULTILINE)),

@@ -12,6 +12,8 @@ from typing import Final
 #: component → shell patterns of package names, as apt spells them.
 FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "driver": (
+        "firmware-nvidia-*",
+        "libcuda1",
         "cuda-drivers",
         "cuda-drivers-[0-9]*",
         "libnvidia-*",
