@@ -1,0 +1,73 @@
+"""SSH key of a lab and the host keys of its nodes. Host key checking stays on in the lab."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from railweld.lab.process import run
+from railweld.state import site_state_dir
+
+FINGERPRINT_FILE = "mirror.fingerprint"
+
+
+def lab_state_dir(site: str) -> Path:
+    """`<state>/<site>/lab`, mode 0700."""
+    path = site_state_dir(site) / "lab"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def ssh_key(site: str) -> Path:
+    """The lab's private key; made once and kept, so that `down` and `up` need no new inventory."""
+    path = lab_state_dir(site) / "ssh_key"
+    if not path.exists() or not path.with_suffix(".pub").exists():
+        for old in (path, path.with_suffix(".pub")):
+            old.unlink(missing_ok=True)
+        run(
+            [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                f"railweld-lab-{site}",
+                "-f",
+                str(path),
+            ]
+        )
+    return path
+
+
+def known_hosts(site: str) -> Path:
+    """The file that holds the nodes' host keys."""
+    return lab_state_dir(site) / "known_hosts"
+
+
+def write_known_hosts(site: str, keys: Mapping[str, tuple[str, str]]) -> None:
+    """Write name and address with the public host key of every node, in one step.
+
+    Args:
+        site: the lab.
+        keys: node name to (address, public key). The keys were read inside the nodes, not over
+            the network, so that nobody in between could have answered.
+    """
+    lines = [
+        f"{name},{address} {' '.join(key.split()[:2])}"
+        for name, (address, key) in sorted(keys.items())
+    ]
+    write_atomically(known_hosts(site), "".join(f"{line}\n" for line in lines))
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace a file by rename: a reader sees the old text or the new one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary = Path(name)
+    temporary.chmod(mode)
+    temporary.replace(path)

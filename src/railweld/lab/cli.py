@@ -1,0 +1,97 @@
+"""`railweld lab`: start, stop, look at and break the lab."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from railweld.errors import ExitCode
+from railweld.lab.lab import Lab
+from railweld.lab.process import Report
+
+DEFAULT_INVENTORY = "inventories/lab"
+
+Inventory = Annotated[
+    list[str] | None,
+    typer.Option("-i", "--inventory", help=f"Inventory of the lab (default: {DEFAULT_INVENTORY})."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def reporter() -> Report:
+    """A line printer that shows how long each step took to come."""
+    start = time.monotonic()
+    return lambda line: typer.echo(f"[{time.monotonic() - start:5.1f} s] {line}")
+
+
+def up(inventory: Inventory = None) -> None:
+    """Start the lab of an inventory; a second time changes nothing."""
+    _lab(inventory).up()
+
+
+def down(inventory: Inventory = None) -> None:
+    """Remove the lab: nodes, networks, volumes."""
+    _lab(inventory).down()
+
+
+def status(inventory: Inventory = None, as_json: Json = False) -> None:
+    """Show every node: running, reachable, which faults are active."""
+    lab = Lab.from_inventory(inventory or [DEFAULT_INVENTORY])
+    rows = lab.status()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+    else:
+        table = Table(title=f"lab {lab.plan.site}, {lab.plan.subnet}", title_justify="left")
+        for heading in ("node", "address", "state", "ssh", "faults"):
+            table.add_column(heading)
+        for row in rows:
+            table.add_row(
+                row.node, row.address, row.state, "yes" if row.ssh else "no", ", ".join(row.faults)
+            )
+        Console().print(table)
+    if any(not row.ssh for row in rows):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def exec_(
+    node: Annotated[str, typer.Argument(help="Node of the lab.")],
+    command: Annotated[list[str], typer.Argument(help="Program and arguments, after `--`.")],
+    inventory: Inventory = None,
+) -> None:
+    """Run a program in a node beside SSH, with this terminal."""
+    lab = Lab.from_inventory(inventory or [DEFAULT_INVENTORY])
+    container = lab.node(node).container
+    os.execvp("podman", ["podman", "exec", container, *command])  # noqa: S606
+
+
+def ssh(
+    node: Annotated[str, typer.Argument(help="Node of the lab.")],
+    command: Annotated[list[str] | None, typer.Argument(help="Remote command, after `--`.")] = None,
+    inventory: Inventory = None,
+) -> None:
+    """Log in to a node over SSH, or run one command there."""
+    lab = Lab.from_inventory(inventory or [DEFAULT_INVENTORY])
+    argv = [*lab.node(node).ssh_command(), *(command or [])]
+    os.execvp(argv[0], argv)  # noqa: S606
+
+
+def register(app: typer.Typer) -> None:
+    """Add `railweld lab` to the command line."""
+    group = typer.Typer(help="The embedded lab: SSH nodes on this machine.", no_args_is_help=True)
+    group.command()(up)
+    group.command()(down)
+    group.command()(status)
+    group.command("exec")(exec_)
+    group.command()(ssh)
+    app.add_typer(group, name="lab")
+
+
+def _lab(inventory: list[str] | None) -> Lab:
+    return Lab.from_inventory(inventory or [DEFAULT_INVENTORY], reporter())

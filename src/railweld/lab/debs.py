@@ -1,0 +1,189 @@
+"""Builds small Debian packages and signed flat apt repositories."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from railweld.lab.process import LabError, run
+from railweld.state import cache_dir
+
+KEY_NAME = "railweld lab mirror"
+#: Build date of everything in the lab, so that the same input gives the same bytes.
+EPOCH = "1700000000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deb:
+    """A package to build: control fields, files by absolute path, maintainer scripts by name."""
+
+    name: str
+    version: str
+    description: str
+    architecture: str = "amd64"
+    fields: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    executable: frozenset[str] = frozenset()
+    scripts: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_deb(deb: Deb, folder: Path) -> Path:
+    """Write `NAME_VERSION_ARCH.deb` into a folder and return its path."""
+    target = folder / f"{deb.name}_{deb.version.replace(':', '%3a')}_{deb.architecture}.deb"
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        control = root / "DEBIAN"
+        control.mkdir(mode=0o755)
+        lines = {
+            "Package": deb.name,
+            "Version": deb.version,
+            "Architecture": deb.architecture,
+            "Maintainer": "railweld lab <lab@railweld.invalid>",
+            "Section": "misc",
+            "Priority": "optional",
+            **deb.fields,
+            "Description": deb.description,
+        }
+        (control / "control").write_text("".join(f"{k}: {v}\n" for k, v in lines.items()))
+        for script, text in deb.scripts.items():
+            (control / script).write_text(text)
+            (control / script).chmod(0o755)
+        for path, content in deb.files.items():
+            file = root / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content.encode() if isinstance(content, str) else content)
+            file.chmod(0o755 if path in deb.executable else 0o644)
+        for path, destination in deb.links.items():
+            link = root / path.lstrip("/")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(destination)
+        run(
+            ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(root), str(target)],
+            environment={"SOURCE_DATE_EPOCH": EPOCH},
+        )
+    return target
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """The lab's own key: one per cache, made on first use, worth nothing outside."""
+
+    home: Path
+    fingerprint: str
+
+    def export(self) -> str:
+        """The public key, ASCII-armoured."""
+        return self._gpg("--armor", "--export", self.fingerprint)
+
+    def sign(self, folder: Path) -> None:
+        """Sign `Release` in both ways that apt reads."""
+        release = folder / "Release"
+        common = ["--local-user", self.fingerprint, "--digest-algo", "SHA512", "--yes"]
+        self._gpg(*common, "--clearsign", "--output", str(folder / "InRelease"), str(release))
+        self._gpg(
+            *common,
+            "--armor",
+            "--detach-sign",
+            "--output",
+            str(folder / "Release.gpg"),
+            str(release),
+        )
+
+    def _gpg(self, *arguments: str) -> str:
+        return run(["gpg", "--homedir", str(self.home), "--batch", *arguments]).stdout
+
+
+def signing_key() -> SigningKey:
+    """Return the cache's signing key; make it if there is none."""
+    home = cache_dir("lab", "gnupg")
+    home.chmod(0o700)
+    base = ["gpg", "--homedir", str(home), "--batch"]
+    fingerprint = _fingerprint(home)
+    if fingerprint is None:
+        run([*base, "--passphrase", "", "--quick-gen-key", KEY_NAME, "ed25519", "sign", "never"])
+        fingerprint = _fingerprint(home)
+    # gpg leaves an agent running; nobody needs it between two runs.
+    run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    if fingerprint is None:
+        raise LabError(
+            f"{home}: found no key after gpg --quick-gen-key; remove the folder and retry"
+        )
+    return SigningKey(home, fingerprint)
+
+
+def _fingerprint(home: Path) -> str | None:
+    listing = run(
+        ["gpg", "--homedir", str(home), "--batch", "--with-colons", "--list-secret-keys"],
+        check=False,
+    ).stdout
+    return next(
+        (line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:")), None
+    )
+
+
+def index_repository(
+    folder: Path, key: SigningKey, *, label: str, hide: Sequence[str] = ()
+) -> None:
+    """Write and sign the indexes of a flat repository whose packages lie in `folder`.
+
+    Args:
+        folder: the packages; the indexes go beside them.
+        key: signs.
+        label: origin, label and codename in Release.
+        hide: `name` or `name=version` left out of the index although the file lies there.
+    """
+    text = run(["apt-ftparchive", "packages", "."], cwd=folder).stdout
+    write_index(folder, key, packages=hide_packages(text, hide), label=label)
+
+
+def write_index(folder: Path, key: SigningKey, *, packages: str, label: str) -> None:
+    """Write Packages, Release and their signatures into a folder."""
+    (folder / "Packages").write_text(packages)
+    with gzip.GzipFile(folder / "Packages.gz", "wb", mtime=0) as file:
+        file.write(packages.encode())
+    for old in ("Release", "InRelease", "Release.gpg"):
+        (folder / old).unlink(missing_ok=True)
+    options = {
+        "Origin": "railweld-lab",
+        "Label": f"railweld-lab-{label}",
+        "Suite": "stable",
+        "Codename": label,
+        "Architectures": "amd64 all",
+        "Description": f"railweld lab mirror: {label}",
+    }
+    argv = ["apt-ftparchive"]
+    for name, value in options.items():
+        argv += ["-o", f"APT::FTPArchive::Release::{name}={value}"]
+    release = run([*argv, "release", "."], cwd=folder).stdout
+    (folder / "Release").write_text(release)
+    key.sign(folder)
+    run(["gpgconf", "--homedir", str(key.home), "--kill", "all"], check=False)
+
+
+def hide_packages(packages: str, hide: Sequence[str]) -> str:
+    """Drop stanzas from the text of a Packages file."""
+    if not hide:
+        return packages
+    kept = []
+    for stanza in packages.split("\n\n"):
+        fields = dict(
+            line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0] != " "
+        )
+        name, version = fields.get("Package", ""), fields.get("Version", "")
+        if name not in hide and f"{name}={version}" not in hide:
+            kept.append(stanza)
+    return "\n\n".join(kept)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard link where the file system allows it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,174 @@
+"""The signed apt mirror of the lab: real Debian packages for the roles, stand-ins for the vendors.
+
+Repositories are built once into the cache, under the hash of what they are made from. A lab's own
+folder says which build each of its repositories serves, so a repository can change under a
+running lab (a new build, or a fault) without touching the node that serves it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from railweld.lab import kernel, os_packages
+from railweld.lab.access import FINGERPRINT_FILE, lab_state_dir, write_atomically
+from railweld.lab.debs import SigningKey, index_repository, signing_key
+from railweld.lab.image import Base, cache_lock, debian_mirror, digest, tree_digest
+from railweld.lab.process import LabError, Report, run
+from railweld.state import cache_dir
+
+KEY_FILE = "railweld-lab.asc"
+SERVED_FILE = "served.json"
+VENDOR_REPOSITORIES = ("cuda", "doca")
+VERSION_SETS = ("a100-2023", "current")
+ARCHIVE_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+def mirror_root() -> Path:
+    """Folder of all builds; the mirror node sees it read-only."""
+    return cache_dir("lab", "mirror")
+
+
+def lab_mirror_dir(site: str) -> Path:
+    """Folder of one lab: which build it serves, and what faults put in its place."""
+    path = lab_state_dir(site) / "mirror"
+    path.mkdir(mode=0o755, exist_ok=True)
+    return path
+
+
+def ensure_mirror(site: str, base: Base, report: Report) -> dict[str, str]:
+    """Build what is missing and point the lab at it.
+
+    Returns:
+        Repository name to the path of its build below `mirror_root()`.
+    """
+    key = signing_key()
+    with cache_lock("mirror", report):
+        served = {"os": _os_repository(base, key, report), **_vendor_repositories(key, report)}
+    # The same packages under a second address: nodes start with `debian` as their source, and a
+    # role that writes a source for `os` with another keyring does not collide with it.
+    served["debian"] = served["os"]
+    folder = lab_mirror_dir(site)
+    write_atomically(folder / KEY_FILE, key.export(), 0o644)
+    write_atomically(folder / SERVED_FILE, json.dumps(served, indent=1), 0o644)
+    write_atomically(lab_state_dir(site) / FINGERPRINT_FILE, f"{key.fingerprint}\n")
+    return served
+
+
+def _built(kind: str, key: SigningKey, recipe: str, build: Callable[[Path], None]) -> str:
+    """Build a folder of repositories once; return its path below the mirror's root."""
+    name = f"{kind}/{digest(recipe + key.fingerprint)}"
+    folder = mirror_root() / name
+    if not folder.exists():
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        build(partial)
+        partial.rename(folder)
+    return name
+
+
+def _os_repository(base: Base, key: SigningKey, report: Report) -> str:
+    wanted = sorted({name for names in os_packages.MIRROR.values() for name in names})
+
+    def build(folder: Path) -> None:
+        report(f"mirror: downloading {len(wanted)} Debian packages and what they depend on")
+        download_debian(wanted, base.status, folder, report)
+        kernel.build_for_mirror(folder)
+        index_repository(folder, key, label="os")
+
+    return _built("os", key, json.dumps([1, base.digest, wanted]), build)
+
+
+def download_debian(wanted: Sequence[str], status: Path, folder: Path, report: Report) -> None:
+    """Download packages with their dependencies, as apt would on a node with this status file.
+
+    One apt run per name: packages that exclude each other (time daemons) can both be offered.
+    """
+    if not ARCHIVE_KEYRING.exists():
+        raise LabError(
+            f"mirror: found no {ARCHIVE_KEYRING}; "
+            "install with: apt-get install -y debian-archive-keyring"
+        )
+    work = cache_dir("lab", "apt")
+    options = _apt_options(work, status)
+    run(["apt-get", *options, "update", "-q"])
+    archives = work / "archives"
+    for index, name in enumerate(wanted, 1):
+        done = run(
+            [
+                *("apt-get", *options, "-y", "-q", "--download-only"),
+                *("--no-install-recommends", "--reinstall", "install", name),
+            ],
+            check=False,
+        )
+        if not done.ok:
+            tail = "\n".join(done.text.splitlines()[-6:])
+            raise LabError(f"mirror: apt cannot download {name} with its dependencies:\n{tail}")
+        if index % 10 == 0:
+            report(f"mirror: {index} of {len(wanted)} packages")
+    for archive in archives.glob("*.deb"):
+        shutil.move(archive, folder / archive.name)
+
+
+def _apt_options(work: Path, status: Path) -> list[str]:
+    """Options that make apt work beside the machine's own configuration and state."""
+    for part in ("lists/partial", "archives/partial", "etc/preferences.d", "etc/conf.d"):
+        (work / part).mkdir(parents=True, exist_ok=True)
+    sources = work / "etc/sources.list"
+    signed = f"[signed-by={ARCHIVE_KEYRING}]"
+    suite, site = os_packages.SUITE, debian_mirror()
+    security = site.removesuffix("/debian") + "/debian-security"
+    sources.write_text(
+        f"deb {signed} {site} {suite} main\n"
+        f"deb {signed} {site} {suite}-updates main\n"
+        f"deb {signed} {security} {suite}-security main\n"
+    )
+    values = {
+        "Dir::Etc::SourceList": sources,
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": work / "etc/preferences.d",
+        "Dir::Etc::Parts": work / "etc/conf.d",
+        "Dir::State::Lists": work / "lists",
+        "Dir::State::Status": status,
+        "Dir::Cache::Archives": work / "archives",
+        "Dir::Cache::PkgCache": "",
+        "Dir::Cache::SrcPkgCache": "",
+        "Debug::NoLocking": "true",
+        "APT::Get::List-Cleanup": "false",
+        "APT::Sandbox::User": "root",
+        "APT::Keep-Downloaded-Packages": "true",
+        "Acquire::Languages": "none",
+        "APT::Update::Post-Invoke": "",
+    }
+    return [part for name, value in values.items() for part in ("-o", f"{name}={value}")]
+
+
+def _vendor_repositories(key: SigningKey, report: Report) -> dict[str, str]:
+    """Stand-ins of the vendors' packages; none while that part is not installed."""
+    try:
+        vendor = importlib.import_module("railweld.lab.vendor")
+    except ModuleNotFoundError:
+        report("mirror: no vendor stand-ins in this installation, only the os repository")
+        return {}
+    source = Path(str(vendor.__file__)).parent
+    recipe = json.dumps([2, VERSION_SETS, tree_digest(source), kernel.running_kernel()])
+
+    def build(folder: Path) -> None:
+        report(f"mirror: building vendor stand-ins for {', '.join(VERSION_SETS)}")
+        vendor.build(folder, sets=list(VERSION_SETS), kernel=kernel.running_kernel())
+        for name in VENDOR_REPOSITORIES:
+            (folder / name).mkdir(exist_ok=True)
+            index_repository(folder / name, key, label=name)
+
+    name = _built("vendor", key, recipe, build)
+    return {repository: f"{name}/{repository}" for repository in VENDOR_REPOSITORIES}
+
+
+def clear_overrides(site: str) -> None:
+    """Take away what faults put in the place of a repository."""
+    shutil.rmtree(lab_mirror_dir(site) / "override", ignore_errors=True)
