@@ -171,29 +171,28 @@ _PORT_KEYS: Final = (
     "flowcontrol receive",
     "service-profile",
     "qos trust",
-    "priority-flow-control",
-    "storm-control",
 )
 
 
 def owned(path: Path, scope: Scope) -> bool:
     """True when railweld may change or remove this (canonical) line."""
-    if path in scope.left_behind:
-        return True
-    if path[0] in _OWN_SECTIONS:
+    if path in scope.left_behind or path[0] in _OWN_SECTIONS:
         return True
     if not path[0].startswith("interface "):
         return len(path) == 1 and key(path[0]) in scope.keys
-    what = key(path[-1])
     if path[-1] == f"service-profile {PROFILE}":
         return True
-    if path[0].removeprefix("interface ") not in scope.ports:
-        return False
-    if len(path) == 2:
-        return what in scope.keys if what.startswith("storm-control") else (
-            what.startswith("priority-flow-control") or what in _PORT_KEYS
-        )  # fmt: skip
-    return len(path) == 3 and path[-1] == "random-detect ecn count" and what in scope.keys
+    return path[0].removeprefix("interface ") in scope.ports and _owned_on_port(path, scope)
+
+
+def _owned_on_port(path: Path, scope: Scope) -> bool:
+    """Lines of a fabric port that are ours; what the intent never sets there is not."""
+    what = key(path[-1])
+    if len(path) > 2:
+        return path[-1] == "random-detect ecn count" and what in scope.keys
+    if what.startswith("storm-control"):
+        return what in scope.keys
+    return what.startswith("priority-flow-control") or what in _PORT_KEYS
 
 
 def scope_of(wanted: Iterable[Path], ports: Iterable[str], previous: Iterable[Path]) -> Scope:
@@ -224,33 +223,37 @@ def scope_of(wanted: Iterable[Path], ports: Iterable[str], previous: Iterable[Pa
     )
 
 
+_FIXED_DEFAULTS: Final = {
+    "flowcontrol receive": "flowcontrol receive off",
+    "priority": "priority strict",
+    "mtu": "mtu 1500",
+    "priority-flow-control pause watchdog action": (
+        "priority-flow-control pause watchdog action errdisable"
+    ),
+}
+
+
 def _default(path: Path, sections: Mapping[str, set[str]], observed: Observed) -> str | None:
     """What is in force for this line's setting when nothing is printed, as a canonical line."""
     what = key(path[-1])
-    fixed = {
-        "flowcontrol receive": "flowcontrol receive off",
-        "priority": "priority strict",
-        "priority-flow-control pause watchdog action": (
-            "priority-flow-control pause watchdog action errdisable"
-        ),
-    }
-    if what in fixed:
-        return fixed[what]
-    if what == "mtu":
-        return "mtu 1500"
     if what == "qos trust" and path[0].startswith("interface "):
         routed = "no switchport" in sections.get(path[0], set())
         return "qos trust dscp" if routed else "qos trust cos"
     if re.match(r"^priority-flow-control priority \d+$", what):
         return f"{what} drop"
     if what.startswith("qos map "):
-        if observed.maps is not None:
-            return next((line for line in observed.maps if key(line) == what), None)
-        number = int(re.findall(r"\d+", what)[0])
-        if "dscp" in what:
-            return f"{what} {(1, 0, *range(2, 8))[number // 8]}"
-        return f"{what} {number}"
-    return None
+        return _map_in_effect(what, observed)
+    return _FIXED_DEFAULTS.get(what)
+
+
+def _map_in_effect(what: str, observed: Observed) -> str | None:
+    """The map that applies without a line: what the switch shows, else EOS's documented table."""
+    if observed.maps is not None:
+        return next((line for line in observed.maps if key(line) == what), None)
+    number = int(re.findall(r"\d+", what)[0])
+    if "dscp" in what:
+        return f"{what} {(1, 0, *range(2, 8))[number // 8]}"
+    return f"{what} {number}"
 
 
 class _Driver(HConfigDriverAristaEOS):
@@ -302,7 +305,12 @@ def compare(rendered: Rendered, observed: Observed) -> Plan:
     """Changes that take the switch from what it runs to what it should run."""
     intents = {path: line for line in rendered.lines for path in canonical((*line.path, line.text))}
     return compare_paths(
-        rendered.switch, rendered.platform, tuple(intents), rendered.ports, observed, intents
+        rendered.switch,
+        rendered.platform,
+        tuple(intents),
+        observed,
+        ports=rendered.ports,
+        intents=intents,
     )
 
 
@@ -310,8 +318,9 @@ def compare_paths(
     switch: str,
     platform: Platform,
     wanted: tuple[Path, ...],
-    ports: Iterable[str],
     observed: Observed,
+    *,
+    ports: Iterable[str],
     intents: Mapping[Path, Line] | None = None,
 ) -> Plan:
     """Like `compare`, for a target that is not a rendering (a backup that is restored)."""
@@ -322,7 +331,15 @@ def compare_paths(
     delta = _tree(have).config_to_get_to(_tree(want, _shared_sections(have)))
     places = {(*path[:-1], key(path[-1])): spelled for path, spelled in running.items()}
     changes = [
-        _change(path, places, sections, observed, intents, platform) for path in _walk(delta)
+        _change(
+            path,
+            places=places,
+            sections=sections,
+            observed=observed,
+            intents=intents,
+            platform=platform,
+        )
+        for path in _walk(delta)
     ]
     order = {path: number for number, path in enumerate(wanted)}
     changes.sort(key=lambda change: order.get(change.path, len(order)))
@@ -367,6 +384,7 @@ def _walk(node: HConfig | HConfigChild, above: Path = ()) -> Iterator[Path]:
 
 def _change(
     path: Path,
+    *,
     places: Mapping[Path, str],
     sections: Mapping[str, set[str]],
     observed: Observed,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from railweld.fabric.lines import leaves, parse
 from railweld.fabric.transport import (
     LINE_TIMEOUT_S,
     SAVE_TIMEOUT_S,
@@ -277,18 +278,27 @@ def _ecn_marks(
 
 
 def _watchdog_events(connection: Connection, ports: tuple[str, ...]) -> dict[str, int] | None:
-    """Times that the watchdog found a port stuck: the first count after the port's name."""
-    text = ask(connection, "show priority-flow-control counters watchdog")
+    """Times that the watchdog found a queue stuck; a port without events may not be listed."""
+    command = "show priority-flow-control counters watchdog"
+    tree = (ask_json(connection, command) or {}).get("interfaces")
+    if isinstance(tree, dict):
+        return {
+            port: sum(
+                int(queue.get("stuckCount", 0))
+                for queue in tree.get(port, {}).get("txQueues", {}).values()
+            )
+            for port in ports
+        }
+    text = ask(connection, command)
     if text is None:
         return None
     events: dict[str, int] = {}
     for line in text.splitlines():
-        words = line.split()
-        port = long_name(words[0]) if words else ""
-        numbers = [int(word) for word in words[1:] if word.isdigit()]
-        if port in ports and numbers:
-            # The row is port, queue, stuck count, recovery count.
-            events[port] = events.get(port, 0) + numbers[min(1, len(numbers) - 1)]
+        # Port, queue, times stuck, times recovered.
+        row = re.match(r"^\s*(Et\S+)\s+\S+\s+(\d+)\s+\d+\s*$", line)
+        if row and long_name(row[1]) in ports:
+            port = long_name(row[1])
+            events[port] = events.get(port, 0) + int(row[2])
     return events
 
 
@@ -374,3 +384,51 @@ def enter_session(connection: Connection, switch: str, name: str) -> None:
             f"found the prompt {connection.prompt!r} after opening session {name}, expected "
             "(config-s-...); nothing was sent",
         )
+
+
+def watchdog_ports(connection: Connection) -> dict[str, bool] | None:
+    """Whether the PFC watchdog works, by port; None when nothing tells.
+
+    Newer releases print letters (`W` is the watchdog) in a status column, older ones have a
+    column of their own.
+    """
+    text = ask(connection, "show priority-flow-control status")
+    return None if text is None else parse_watchdog(text)
+
+
+def parse_watchdog(text: str) -> dict[str, bool] | None:
+    """Read either form of `show priority-flow-control status`."""
+    found: dict[str, bool] = {}
+    column: int | None = None
+    for line in text.splitlines():
+        words = re.split(r"\s{2,}", line.strip()) if "  " in line.strip() else line.split()
+        if words and words[0] == "Port":
+            column = next((n for n, word in enumerate(words) if "Watchdog" in word), None)
+            continue
+        if not words or not re.match(r"^Et(?:hernet)?\d", words[0]):
+            continue
+        port = long_name(words[0])
+        if column is not None and column < len(words):
+            found[port] = words[column].lower() in {"yes", "active", "enabled", "on"}
+        else:
+            letters = re.match(r"^\S+\s+((?:[EDAW]\s+)+)", line.strip())
+            if letters:
+                found[port] = "W" in letters[1].split()
+    return found or None
+
+
+def ecn_thresholds(text: str) -> dict[int, tuple[float, float]]:
+    """Marking thresholds in KB by queue, from `show qos interfaces X ecn`."""
+    factors = {"bytes": 0.001, "kbytes": 1, "kb": 1, "mbytes": 1000, "mb": 1000}
+    rows: dict[int, tuple[float, float]] = {}
+    for line in text.splitlines():
+        row = re.match(r"^\s*(?:UC|TC)?(\d)\s+(\w+)\s+(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)", line)
+        if row and row[2].lower() in factors:
+            factor = factors[row[2].lower()]
+            rows[int(row[1])] = (float(row[3]) * factor, float(row[4]) * factor)
+    return rows
+
+
+def same_config(one: str, other: str) -> bool:
+    """Two configurations with the same lines, whatever their comments say."""
+    return leaves(parse(one)) == leaves(parse(other))

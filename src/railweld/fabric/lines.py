@@ -59,44 +59,54 @@ def _header(text: str) -> str:
     return f"interface Ethernet{port[1]}" if port else text
 
 
+#: Lines that name several numbers at once: the numbers, and what one line of them reads.
+_LISTS: Final = (
+    (
+        re.compile(r"^qos map dscp (?P<many>[\d ,-]+) to traffic-class (?P<to>\d+)$"),
+        "qos map dscp {number} to traffic-class {to}",
+    ),
+    (
+        re.compile(r"^qos map traffic-class (?P<many>[\d ,-]+) to (?:uc-)?tx-queue (?P<to>\d+)$"),
+        "qos map traffic-class {number} to tx-queue {to}",
+    ),
+    (
+        re.compile(r"^priority-flow-control priority (?P<many>[\d ,-]+) (?P<to>no-drop|drop)$"),
+        "priority-flow-control priority {number} {to}",
+    ),
+)
+
+
 def _texts(raw: str) -> tuple[str, ...]:
     text = _header(raw)
-    found = re.match(r"^qos map dscp ([\d ,-]+) to traffic-class (\d+)$", text)
-    if found:
-        return tuple(
-            f"qos map dscp {dscp} to traffic-class {found[2]}" for dscp in _numbers(found[1])
-        )
-    found = re.match(r"^qos map traffic-class ([\d ,-]+) to (?:uc-)?tx-queue (\d+)$", text)
-    if found:
-        return tuple(
-            f"qos map traffic-class {tc} to tx-queue {found[2]}" for tc in _numbers(found[1])
-        )
-    found = re.match(r"^priority-flow-control priority ([\d ,-]+) (no-drop|drop)$", text)
-    if found:
-        return tuple(
-            f"priority-flow-control priority {number} {found[2]}" for number in _numbers(found[1])
-        )
+    for pattern, form in _LISTS:
+        found = pattern.match(text)
+        if found:
+            return tuple(
+                form.format(number=number, to=found["to"]) for number in _numbers(found["many"])
+            )
+    return (_one(text),)
+
+
+def _one(text: str) -> str:
     if text == "priority-flow-control mode on":
-        return ("priority-flow-control on",)
+        return "priority-flow-control on"
     if text.startswith("priority-flow-control pause watchdog"):
-        return (re.sub(r"(?<= )\d+(?:\.\d+)?(?= |$)", _decimal, text),)
+        return re.sub(r"(?<= )\d+(?:\.\d+)?(?= |$)", _decimal, text)
     if text.startswith("random-detect ecn minimum-threshold"):
-        return (_ecn(text),)
-    found = re.match(r"^(ingress (?:headroom|reserved|priority-group \d+ reserved)) (\d+)$", text)
-    if found:
-        return (f"{found[1]} bytes {found[2]}",)
-    found = re.match(r"^(storm-control \S+ level) (\S+)$", text)
-    if found:
-        return (f"{found[1]} {_decimal(found[2])}",)
-    return (text,)
+        return _ecn(text)
+    if text.startswith("storm-control "):
+        return re.sub(r"(?<=level )\S+$", _decimal, text)
+    # A size without a unit is in bytes.
+    return re.sub(
+        r"^(ingress (?:headroom|reserved|priority-group \d+ reserved)) (\d+)$", r"\1 bytes \2", text
+    )
 
 
-def _decimal(value: re.Match[str] | str) -> str:
-    text = value if isinstance(value, str) else value[0]
+def _decimal(value: re.Match[str]) -> str:
     try:
-        return f"{float(text):g}"
+        return f"{float(value[0]):g}"
     except ValueError:
-        return text
+        return value[0]
 
 
 def _ecn(text: str) -> str:
@@ -118,7 +128,7 @@ _KEYS: Final = tuple(
     for pattern in (
         r"^qos map dscp \d+ to traffic-class",
         r"^qos map traffic-class \d+ to tx-queue",
-        r"^priority-flow-control pause watchdog (?:default )?(?:timeout|recovery-time|polling-interval)",
+        r"^priority-flow-control pause watchdog default (?:timeout|recovery-time|polling-interval)",
         r"^priority-flow-control pause watchdog (?:port )?(?:action|timer)",
         r"^priority-flow-control pause watchdog",
         r"^priority-flow-control priority \d+",

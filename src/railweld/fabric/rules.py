@@ -49,11 +49,13 @@ def findings(fabric: Fabric) -> tuple[Finding, ...]:
     )
 
 
-def _error(id_: str, key: str, target: str, found: object, expected: str, fix: str) -> Finding:
+def _error(id_: str, key: str, target: str, found: object, *texts: str) -> Finding:
+    expected, fix = texts
     return Finding(id_, f"railweld_{key}", target, str(found), expected, fix)
 
 
-def _warning(id_: str, key: str, target: str, found: object, expected: str, fix: str) -> Finding:
+def _warning(id_: str, key: str, target: str, found: object, *texts: str) -> Finding:
+    expected, fix = texts
     return Finding(id_, f"railweld_{key}", target, str(found), expected, fix, "warning")
 
 
