@@ -63,12 +63,17 @@ def strays(ctx: Context) -> dict[str, str]:
 def guard(ctx: Context) -> Iterator[Check]:
     """Refuse before anything is installed: clock, GPUs, kernel, headers, signatures."""
     yield from chrony.gate(ctx)
+    yield from hardware(ctx)
+    if ctx.setting("gpudirect") == "peermem":
+        yield from _ofed_first(ctx)
+
+
+def hardware(ctx: Context) -> Iterator[Check]:
+    """What only people can change: GPUs on PCI, the kernel, its headers, Secure Boot."""
     yield from _gpus_on_pci(ctx)
     yield from _kernel(ctx)
     yield from _secure_boot_plan(ctx)
     yield from _no_container_driver(ctx)
-    if ctx.setting("gpudirect") == "peermem":
-        yield from _ofed_first(ctx)
 
 
 def checks(ctx: Context) -> Iterator[Check]:
