@@ -1,0 +1,90 @@
+"""LLDP: one agent per port (the host's), and the cabling that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from railweld.record import Check, Status, judge
+from railweld.verify.context import Context
+
+ROLE: Final = "lldp"
+
+_REF: Final = "docs/roles/lldp"
+
+
+def guard(_: Context) -> Iterator[Check]:
+    """LLDP needs nothing of the roles before it."""
+    yield from ()
+
+
+def checks(ctx: Context) -> Iterator[Check]:
+    """The daemon runs, no firmware agent answers in its place, ports lead where described."""
+    target = str(ctx.host["name"])
+    lldp = ctx.node.get("lldp") or {}
+    yield judge(
+        id="lldp.daemon",
+        target=target,
+        ok=lldp.get("active") is True,
+        ran="systemctl is-active lldpd",
+        found="active" if lldp.get("active") else "not active",
+        expected="active",
+        fix="run the lldp role; journalctl -u lldpd says why it stopped",
+        ref=_REF,
+    )
+    agents = lldp.get("firmware_agents") or {}
+    for netdev, state in sorted(agents.items()):
+        yield judge(
+            id="lldp.firmware_agent",
+            target=f"{target}/{netdev}",
+            ok=state != "on",
+            ran=f"ethtool --show-priv-flags {netdev}",
+            found=f"firmware LLDP agent {state}",
+            expected="off: it swallows the frames that lldpd should see",
+            fix="systemctl restart railweld-nic-lldp",
+            ref=_REF,
+        )
+    if lldp.get("active"):
+        yield from _check_cabling(ctx, target, lldp)
+
+
+def _check_cabling(ctx: Context, target: str, lldp: Mapping[str, Any]) -> Iterator[Check]:
+    """Compare neighbours with the description. No neighbour is a warning: a switch may be new."""
+    neighbours = lldp.get("neighbours") or {}
+    for hca in ctx.host.get("hcas") or []:
+        if not hca.get("switch"):
+            continue
+        netdev = hca["netdev"]
+        seen = neighbours.get(netdev)
+        ran = f"lldpcli show neighbors ports {netdev}"
+        expected = f"{hca['switch']} {hca.get('port') or ''}".strip()
+        if not seen:
+            yield Check(
+                id="lldp.cabling",
+                layer="link",
+                target=f"{target}/{netdev}",
+                status=Status.WARN,
+                ran=ran,
+                found="no neighbour",
+                expected=expected,
+                fix="switch LLDP on at the switch port, or wait one interval (30 s) after link-up",
+                ref=_REF,
+            )
+            continue
+        yield judge(
+            id="lldp.cabling",
+            layer="link",
+            target=f"{target}/{netdev}",
+            ok=_same_switch(seen.get("chassis"), hca["switch"])
+            and (not hca.get("port") or seen.get("port") == hca["port"]),
+            ran=ran,
+            found=f"{seen.get('chassis')} {seen.get('port')}",
+            expected=expected,
+            fix="move the cable, or correct switch and port of this rail in railweld_rails",
+            ref=_REF,
+        )
+
+
+def _same_switch(seen: Any, wanted: str) -> bool:
+    """Switches announce their host name with or without the domain."""
+    return str(seen or "").partition(".")[0].lower() == wanted.partition(".")[0].lower()
