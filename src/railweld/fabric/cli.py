@@ -76,6 +76,7 @@ def register(app: typer.Typer) -> None:
 
 
 def render(
+    *,
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
     vault_password_file: Vault = None,
@@ -112,6 +113,7 @@ def render(
 
 
 def plan(
+    *,
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
     vault_password_file: Vault = None,
@@ -133,6 +135,7 @@ def plan(
 
 
 def push(
+    *,
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
     vault_password_file: Vault = None,
@@ -158,6 +161,7 @@ def push(
 
 
 def rollback(
+    *,
     to: Annotated[str, typer.Option("--to", help="Run or time (YYYYMMDDTHHMMSSZ) to go back to.")],
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
@@ -179,6 +183,7 @@ def rollback(
 
 
 def verify(
+    *,
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
     vault_password_file: Vault = None,
@@ -199,6 +204,7 @@ def verify(
 
 
 def drift(
+    *,
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
     vault_password_file: Vault = None,

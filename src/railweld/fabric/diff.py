@@ -443,11 +443,15 @@ def _conflicts(running: str, wanted: Iterable[Path], scope: Scope) -> Iterator[s
 
 
 def foreign(running: str, scope: Scope) -> tuple[Path, ...]:
-    """Everything that is not ours, verbatim, to prove that a push left it alone."""
+    """Everything that is not ours, verbatim, to prove that a push left it alone.
+
+    The bare header of an interface says nothing, and comes and goes with our lines.
+    """
     return tuple(
         raw
         for raw in leaves(parse(running))
-        if not all(owned(path, scope) for path in canonical(raw))
+        if not (len(raw) == 1 and raw[0].startswith("interface "))
+        and not all(owned(path, scope) for path in canonical(raw))
     )
 
 

@@ -175,7 +175,7 @@ class EosConnection:
             if login.jump is not None:
                 options["sock"] = self._through(login.jump)
             channel = ConnectHandler(**options)
-            if login.secret and not channel.check_enable_mode():
+            if not channel.check_enable_mode():
                 channel.enable()
             if not channel.check_enable_mode():
                 channel.disconnect()
