@@ -21,6 +21,9 @@ class FilterModule:
             "rdma_kernel_parameters": lambda host, arch: rdma.kernel_parameters(
                 host["kernel"], arch
             ),
+            "rdma_exact_packages": lambda node, railweld, host: rdma.exact_packages(
+                Context(railweld["site"], host, node)
+            ),
             "rdma_packages_in_place": lambda node, railweld, host: rdma.packages_in_place(
                 Context(railweld["site"], host, node)
             ),

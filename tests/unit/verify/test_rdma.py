@@ -225,12 +225,42 @@ def test_peermem_on_an_empty_node_installs_ofed_first() -> None:
         ({"node__packages__perftest__hold": False}, "rdma.held", "perftest"),
         ({"node__packages__perftest__version": "9"}, "rdma.package.perftest", "perftest 9"),
         ({"node__packages__rdma-core__version": "39.0-1"}, "rdma.dmabuf_rdma_core", "39.0-1"),
+        ({"node__packages__perftest__status": "iU"}, "rdma.package.perftest", "iU"),
     ],
 )
 def test_what_differs_fails_and_says_so(change: dict[str, Any], check: str, words: str) -> None:
     found = bad(rdma.checks(context(**change)))
     assert check in found
     assert words in found[check]
+
+
+def test_ofed_of_another_version_fails() -> None:
+    doca = {"version": "2.9.1", "ofed": "OFED-internal-24.10-1.1.4"}
+    assert "OFED-internal-24.10-1.1.4" in bad(rdma.checks(peermem(host__doca=doca)))["rdma.ofed"]
+
+
+UNPINNED = [{"name": "rdma-core", "version": ""}, {"name": "perftest", "version": ""}]
+
+
+def test_unpinned_package_may_have_the_distributions_version() -> None:
+    ctx = context(host__packages__rdma=UNPINNED)
+    assert bad(rdma.guard(ctx)) == {}
+    assert bad(rdma.checks(ctx)) == {}
+    missing = context(host__packages__rdma=UNPINNED, node__packages={})
+    assert "the version of the distribution" in bad(rdma.checks(missing))["rdma.package.rdma-core"]
+
+
+def test_unpinned_package_takes_what_is_installed_then_what_apt_offers() -> None:
+    ctx = context(host__packages__rdma=UNPINNED)
+    del ctx.node["packages"]["perftest"]
+    assert rdma.exact_packages(ctx)[1] == {"name": "perftest", "version": ""}
+    ctx.node["apt"] = {
+        "candidates": {"perftest": {"candidate": "4.5"}, "rdma-core": {"candidate": "9"}}
+    }
+    assert rdma.exact_packages(ctx) == [
+        {"name": "rdma-core", "version": "44.0-2"},
+        {"name": "perftest", "version": "4.5"},
+    ]
 
 
 def test_a_rail_that_nobody_configured_fails_in_all_roce_settings() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from railweld.record import Check, judge
-from railweld.verify.context import Context, packages_as_pinned
+from railweld.verify.context import Context, unheld
 
 ROLE: Final = "rdma"
 
@@ -97,7 +97,30 @@ def roce_config(site: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
 def packages_in_place(ctx: Context) -> bool:
     """Tell whether the first stage's packages are installed, each in its pinned version."""
     pins = ctx.pins(component(ctx.site))
-    return bool(pins) and all(ctx.installed_version(name) == version for name, version in pins)
+    return bool(pins) and all(_fits(ctx.installed_version(name), wanted) for name, wanted in pins)
+
+
+def _fits(installed: str | None, wanted: str) -> bool:
+    """An empty pin stands for the version of the node's own distribution release."""
+    return installed is not None and wanted in ("", installed)
+
+
+def exact_packages(ctx: Context) -> list[dict[str, str]]:
+    """Pins with the distribution's own versions filled in: what is installed, else apt's candidate.
+
+    A package of unknown version keeps an empty one: the node has no repository for it yet.
+    """
+    candidates = (ctx.node.get("apt") or {}).get("candidates") or {}
+    return [
+        {
+            "name": name,
+            "version": version
+            or ctx.installed_version(name)
+            or (candidates.get(name) or {}).get("candidate")
+            or "",
+        }
+        for name, version in ctx.pins(component(ctx.site))
+    ]
 
 
 def guard(ctx: Context) -> Iterator[Check]:
@@ -171,7 +194,7 @@ def _guard_dmabuf(ctx: Context, target: str, pins: Mapping[str, str]) -> Iterato
     if ctx.site["rdma_stack"] != "inbox":
         return
     pinned = pins.get("rdma-core") or pins.get("libibverbs1")
-    if pinned is None:
+    if not pinned:
         return
     yield judge(
         id="rdma.dmabuf_rdma_core_pin",
@@ -280,16 +303,42 @@ def checks(ctx: Context) -> Iterator[Check]:
 
 
 def _check_packages(ctx: Context, target: str) -> Iterator[Check]:
-    yield from packages_as_pinned(ctx, component(ctx.site), role=ROLE)
+    for name, version in ctx.pins(component(ctx.site)):
+        seen = ctx.package(name)
+        status = seen.get("status")
+        yield judge(
+            id=f"rdma.package.{name}",
+            target=target,
+            ok=status == "ii" and _fits(str(seen.get("version")), version),
+            ran=f"dpkg-query -W {name}",
+            found=f"{name} {seen.get('version')} (dpkg state {status})"
+            if seen
+            else f"{name} not installed",
+            expected=f"{name} {version or '(the version of the distribution)'} installed",
+            fix="run the rdma role on this host",
+            ref=_REF,
+        )
+    loose = unheld(ctx, component(ctx.site))
+    yield judge(
+        id="rdma.held",
+        target=target,
+        ok=not loose,
+        ran="apt-mark showhold",
+        found=f"not held: {', '.join(loose)}" if loose else "all held",
+        expected="every installed package of the RDMA stack on hold",
+        fix=f"apt-mark hold {' '.join(loose)}; or run the rdma role on this host",
+        ref=_REF,
+    )
     if ctx.site["rdma_stack"] == "doca":
         ofed = (ctx.node.get("rdma") or {}).get("ofed")
+        wanted = (ctx.host.get("doca") or {}).get("ofed")
         yield judge(
             id="rdma.ofed",
             target=target,
-            ok=bool(ofed),
+            ok=bool(ofed) and wanted in (None, ofed),
             ran="ofed_info -s",
             found=ofed or "no OFED",
-            expected="DOCA-OFED answering",
+            expected=wanted or "DOCA-OFED",
             fix="run the rdma role",
             ref=_REF,
         )
