@@ -12,6 +12,7 @@ from __future__ import annotations
 from railweld.lab.veos.config import Echo
 from railweld.lab.veos.device import Behaviour, Device, ManualClock, Neighbour, PortCounters
 from railweld.lab.veos.faults import CATALOGUE, TEXTS, Fault, FaultError
+from railweld.lab.veos.fleet import Fleet, SwitchPlan, plans_from_site
 from railweld.lab.veos.platforms import Family, UnknownModelError, platform
 from railweld.lab.veos.server import User, VirtualSwitch
 from railweld.lab.veos.terminal import Reply, Terminal
@@ -26,14 +27,17 @@ __all__ = [
     "Family",
     "Fault",
     "FaultError",
+    "Fleet",
     "ManualClock",
     "Neighbour",
     "PortCounters",
     "Reply",
+    "SwitchPlan",
     "Terminal",
     "UnknownModelError",
     "User",
     "VirtualSwitch",
+    "plans_from_site",
     "platform",
     "serving",
 ]

@@ -180,6 +180,7 @@ class Faults:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._set: list[Fault] = []
+        self._listed: list[tuple[dict[str, Any], Fault]] = []
 
     def add(
         self,
@@ -223,11 +224,23 @@ class Faults:
         return [fault.name for fault in self._set]
 
     def replace(self, wanted: Iterable[Mapping[str, Any]]) -> None:
-        """Set exactly these; the control file speaks this way."""
-        self.clear()
+        """Make the control file's faults these; one that stays keeps its count.
+
+        A fault that happens at once happens when its entry is new, not at every look.
+        """
+        kept: list[tuple[dict[str, Any], Fault]] = []
         for entry in wanted:
+            old = next((pair for pair in self._listed if pair[0] == dict(entry)), None)
+            if old is not None:
+                self._listed.remove(old)
+                kept.append(old)
+                continue
             values = dict(entry)
-            self.add(str(values.pop("fault")), **values)
+            name = str(values.pop("fault", ""))
+            kept.append((dict(entry), self.add(name, **values)))
+        gone = [id(fault) for _, fault in self._listed]
+        self._set = [fault for fault in self._set if id(fault) not in gone]
+        self._listed = kept
 
     def held(self, name: str) -> Fault | None:
         """A fault that holds while it is set."""
