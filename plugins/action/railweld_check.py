@@ -33,6 +33,8 @@ class ActionModule(ActionBase):
         else:
             names = host_roles(ctx.site, ctx.host) if roles == "all" else [str(r) for r in roles]
             checks = registry.evaluate(ctx, names)
+            if roles != "all" and waits_for_reboot(ctx):
+                return {**result, **deferred(ctx, checks)}
         return {**result, **verdict(checks, report_only=bool(self._task.args.get("report_only")))}
 
 
@@ -51,6 +53,28 @@ def context_from(variables: dict[str, Any]) -> Context:
         host=variables["railweld_host"],
         node=variables["railweld_node"],
     )
+
+
+def waits_for_reboot(ctx: Context) -> bool:
+    """True when the run will reboot this host, and only then can tell what a role left behind.
+
+    Guards never wait: a role that needs the running driver refuses until the reboot has happened.
+    """
+    policy = ctx.setting("reboot.policy", "allow")
+    return bool(ctx.reboot_reasons) and policy == "allow" and not ctx.seen("is_controller", False)
+
+
+def deferred(ctx: Context, checks: list[Check]) -> dict[str, Any]:
+    """Report without a verdict; the same checks decide after the reboot."""
+    result = verdict(checks, report_only=True)
+    open_checks = [check.id for check in checks if check.is_bad]
+    if open_checks:
+        result["msg"] = (
+            f"{ctx.name}: {', '.join(open_checks)} decided after the reboot "
+            f"({'; '.join(ctx.reboot_reasons)})"
+        )
+    result["waits_for_reboot"] = bool(open_checks)
+    return result
 
 
 def verdict(checks: list[Check], *, report_only: bool) -> dict[str, Any]:

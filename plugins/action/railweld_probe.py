@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -70,6 +72,7 @@ class ActionModule(ActionBase):
         if "url_timeout" in self._task.args:
             arguments["url_timeout"] = self._task.args["url_timeout"]
 
+        started = time.time()
         answer = self._execute_module(
             module_name="railweld_probe", module_args=arguments, task_vars=variables
         )
@@ -77,6 +80,20 @@ class ActionModule(ActionBase):
             return {**result, **answer}
         node = answer.pop("node")
         node["run"] = run_id()
+        # The node's clock was read between the two moments; the middle is the best guess.
+        middle = (started + time.time()) / 2
+        node["time"]["skew_to_controller_s"] = round(node["now"] - middle, 3)
+        node["is_controller"] = self._is_controller(node)
         result.update(changed=False)
         result["ansible_facts"] = {"railweld_node": node, "railweld_host": host}
         return result
+
+    def _is_controller(self, node: dict[str, Any]) -> bool:
+        """True when the node is the machine that Ansible itself runs on."""
+        if str(self._connection.transport).rpartition(".")[2] == "local":
+            return True
+        try:
+            own = Path("/etc/machine-id").read_text().strip()
+        except OSError:
+            return False
+        return bool(own) and own == node["os"].get("machine_id")

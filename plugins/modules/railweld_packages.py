@@ -480,7 +480,8 @@ class Transaction:
                 f"; package lists could not be refreshed: {update_error}" if update_error else ""
             )
             raise RefusedError(
-                f"version not in repository: found {', '.join(versions) or 'no version'} of {name}, "
+                "version not in repository: found "
+                f"{', '.join(versions) or 'no version'} of {name}, "
                 f"expected {self.pins[name]}{unread}. see: apt-cache policy {name}. Fix: mirror "
                 "that version, or override the component in railweld_version_overrides"
             )

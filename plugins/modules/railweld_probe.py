@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -107,6 +108,7 @@ UNITS = (
     "apt-daily-upgrade.timer",
     "chrony.service",
     "containerd.service",
+    "kubelet.service",
     "lldpd.service",
     "networking.service",
     "nvidia-fabricmanager.service",
@@ -1237,6 +1239,15 @@ def reboot_reasons(node, kernel, driver, rivals, gpus=(), *, rdma=None):
     return sorted(set(reasons))
 
 
+def read_last_reboot(node):
+    """What the reboot role wrote before its last reboot here: reasons and boot time."""
+    try:
+        record = json.loads(node.read("/var/lib/railweld/reboot.json") or "")
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
 def observe(node, arguments):
     """Read all areas. Each is a function of its own; the order only follows what they need."""
     match_names = list(arguments.get("package_patterns") or [])
@@ -1291,6 +1302,8 @@ def observe(node, arguments):
         "nouveau": rivals,
         "reboot": {"reasons": reboot_reasons(node, kernel, driver, rivals, gpus, rdma=rdma)},
         "records": read_records(node),
+        "now": time.time(),
+        "last_reboot": read_last_reboot(node),
         "files": read_files(
             node, list(arguments.get("files") or []), list(arguments.get("contents") or [])
         ),
