@@ -195,9 +195,9 @@ def lay_out(tree: Path) -> None:
     for path in programs.iterdir():
         if path.is_file():
             path.chmod(0o755)
-    for path in DIVERTED:
+    for program in DIVERTED:
         # /bin and /sbin are links in a merged-usr system; a layer must not replace them.
-        link = tree / (path if path.startswith("/usr") else f"/usr{path}").lstrip("/")
+        link = tree / (program if program.startswith("/usr") else f"/usr{program}").lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(f"{NODE_LIBRARY}/standin")
 

@@ -100,7 +100,7 @@ def ensure_network(name: str, lab: str, subnet: ipaddress.IPv4Network | None) ->
     found = known.get(name)
     wanted = None if subnet is None else str(subnet)
     if found is not None:
-        if (_subnets(found) or [None])[0] == wanted:
+        if _subnets(found) == ([] if wanted is None else [wanted]):
             return
         podman("network", "rm", "--force", name)
     elif wanted is not None:

@@ -147,7 +147,7 @@ def hardware(
 
 
 def _number(seed: str, digits: int) -> int:
-    return int(hashlib.sha256(seed.encode()).hexdigest(), 16) % 10**digits
+    return int(hashlib.sha256(seed.encode()).hexdigest(), 16) % int(f"1{'0' * digits}")
 
 
 def _mac(seed: str) -> str:

@@ -48,7 +48,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         """Map a request to a file; an unknown one to a path that does not exist."""
         return str(find(path) or LAB / "absent")
 
-    def list_directory(self, path: object) -> None:  # type: ignore[override]  # noqa: ARG002
+    def list_directory(self, path: object) -> None:  # noqa: ARG002
         """No listings: apt does not need them."""
         self.send_error(404, "Not Found")
 

@@ -1,0 +1,5 @@
+"""Faults: placeholder until the next step."""
+
+
+def reapply() -> None:
+    """Nothing yet."""
