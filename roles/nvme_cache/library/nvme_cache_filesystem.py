@@ -213,6 +213,8 @@ def main():
         supports_check_mode=True,
     )
     given = module.params
+    # A login without a profile may lack the folders of mkfs and wipefs.
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     try:
         changed, state, device = ensure(
             given["device"],
