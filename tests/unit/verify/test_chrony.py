@@ -47,6 +47,17 @@ def test_source_that_stopped_answering_is_refused_while_chronyd_still_calls_itse
     assert list(found) == ["chrony.reachable"]
 
 
+def test_daemon_that_runs_with_an_older_configuration_is_found(observed, bad):
+    other = [{"mode": "^", "state": "*", "address": "198.51.100.7", "reach": "377"}]
+    found = bad(chrony.gate(observed({"node.time.sources": other})))
+    assert list(found) == ["chrony.sources"]
+    assert "not asked: 10.0.0.10" in found["chrony.sources"]
+
+
+def test_time_server_given_by_name_is_not_compared_with_addresses(observed, bad):
+    assert bad(chrony.gate(observed({"site.time.servers": ["head1.example.org"]}))) == {}
+
+
 def test_missing_observation_is_unknown_and_not_a_pass(observed, bad, absent):
     assert "chrony.daemon" in bad(chrony.gate(observed({"node.time": absent})))
 
@@ -73,10 +84,20 @@ def test_server_that_lost_its_upstream_is_refused_although_it_keeps_serving(obse
     assert "railweld_time_sources" in found["chrony.reference"]
 
 
-def test_second_daemon_is_named(observed, bad):
-    found = bad(chrony.checks(observed({"node.time.competitors": ["systemd-timesyncd.service"]})))
+@pytest.mark.parametrize(
+    "state",
+    [{"active": "active", "enabled": "disabled"}, {"active": "inactive", "enabled": "enabled"}],
+    ids=["runs", "would run after the next boot"],
+)
+def test_second_daemon_is_named(observed, bad, state):
+    found = bad(chrony.checks(observed({"node/units/systemd-timesyncd.service": state})))
     assert list(found) == ["chrony.single_daemon"]
     assert "systemd-timesyncd.service" in found["chrony.single_daemon"]
+
+
+def test_masked_daemon_is_no_competitor(observed, bad):
+    state = {"active": "inactive", "enabled": "masked"}
+    assert bad(chrony.checks(observed({"node/units/systemd-timesyncd.service": state}))) == {}
 
 
 def test_guard_refuses_a_site_without_any_source(observed, bad):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Final
 
 from railweld.record import Check
@@ -12,6 +13,26 @@ ROLE: Final = "chrony"
 
 #: What chronyd reports as its reference when it follows nothing but its own clock.
 LOCAL_REFERENCES: Final = frozenset({"7F7F0101", "127.127.1.1"})
+
+
+#: Units of other time daemons, by the names that Debian and Ubuntu give them.
+COMPETITORS: Final = (
+    "ntp.service",
+    "ntpsec.service",
+    "openntpd.service",
+    "systemd-timesyncd.service",
+)
+
+
+def competitors(ctx: Context) -> list[str]:
+    """Other time daemons that run, or that would run after the next boot."""
+    units = ctx.seen("units", {})
+    return [
+        name
+        for name in COMPETITORS
+        if (units.get(name) or {}).get("active") == "active"
+        or str((units.get(name) or {}).get("enabled")).startswith("enabled")
+    ]
 
 
 def serves_own_clock(ctx: Context) -> bool:
@@ -41,12 +62,12 @@ def guard(ctx: Context) -> Iterator[Check]:
 def checks(ctx: Context) -> Iterator[Check]:
     """All that the role leaves observable."""
     yield from gate(ctx)
-    competitors = sorted(str(unit) for unit in ctx.seen("time.competitors", []))
+    others = competitors(ctx)
     yield ctx.judge(
         "chrony.single_daemon",
-        ok=not competitors,
-        ran="systemctl list-units --type=service --state=running",
-        found=f"also running: {', '.join(competitors)}" if competitors else "chrony alone",
+        ok=not others,
+        ran=f"systemctl status {' '.join(COMPETITORS)}",
+        found=f"running or enabled: {', '.join(others)}" if others else "chrony alone",
         expected="chrony as the only time daemon",
         fix="rerun the chrony role on this host; it stops and masks the others",
     )
@@ -102,15 +123,48 @@ def gate(ctx: Context) -> Iterator[Check]:
         fix="chronyc sources -v: no source is reachable and the host keeps serving its own clock; "
         "restore the path to railweld_time_sources",
     )
-    yield from _reachable(ctx)
+    yield from _sources(ctx)
     yield from _offset(ctx)
 
 
-def _reachable(ctx: Context) -> Iterator[Check]:
+def missing_sources(ctx: Context) -> list[str]:
+    """Time servers of the site that the running daemon does not ask, by address.
+
+    They are missing when chronyd still runs with the configuration that it had before. Names
+    cannot be compared: chronyd reports what they resolved to.
+    """
+    servers = [str(each) for each in ctx.setting("time.servers", [])]
+    asked = {str(each.get("address")) for each in ctx.seen("time.sources", [])}
+    return [
+        each
+        for each in servers
+        if _is_address(each) and each != ctx.wanted("address") and each not in asked
+    ]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _sources(ctx: Context) -> Iterator[Check]:
     """A daemon calls itself synchronised for long after its last source died."""
     sources = ctx.seen("time.sources")
     if not isinstance(sources, list) or serves_own_clock(ctx):
         return
+    missing = missing_sources(ctx)
+    yield ctx.judge(
+        "chrony.sources",
+        ok=not missing,
+        ran="chronyc -n sources",
+        found=f"not asked: {', '.join(missing)}" if missing else "every time server asked",
+        expected="every time server of the site as a source",
+        fix="rerun the chrony role on this host; it restarts a daemon that runs with another "
+        "configuration than the file's",
+    )
     # `reach` is an octal bit field of the last eight polls: anything but zero is an answer.
     alive = [str(each.get("address")) for each in sources if int(each.get("reach") or 0) > 0]
     yield ctx.judge(
