@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -17,7 +17,6 @@ from railweld.errors import RailweldError
 from railweld.site.inventory import (
     RawInventory,
     ValueProblem,
-    is_template,
     load_inventory,
 )
 from railweld.site.model import Gpu, Hca, Host, Site, Switch, SwitchPort, expand_port
@@ -189,24 +188,23 @@ class _Reader:
     def __init__(self, description: Description) -> None:
         self._description = description
         self.known = fields()
+        #: Unknown names: what was probably meant ("" if nothing), None if they are not ours.
+        self.meant: dict[str, str | None] = {}
         self._adapters = {key: _adapter(field) for key, (_, field) in self.known.items()}
-        self._seen: dict[tuple[str, int], tuple[bool, Any]] = {}
+        self._seen: dict[tuple[str, Hashable], tuple[bool, Any]] = {}
 
     def read(self, host: str, key: str) -> tuple[bool, Any]:
         """Validity and value of one variable of one host; findings are reported."""
-        owner = self._description.raw.hosts[host]
-        raw = owner.raw(key)
-        memo = (key, id(raw))
-        if memo in self._seen:
+        try:
+            value, token = self._description.raw.hosts[host].read(key)
+        except ValueProblem as error:
+            self._description.problems.append(error.problem)
+            return False, None
+        memo = (key, token)
+        if token is not None and memo in self._seen:
             valid, result = self._seen[memo]
         else:
-            try:
-                valid, result = self._validate(key, owner[key])
-            except ValueProblem as error:
-                self._description.problems.append(error.problem)
-                return False, None
-            if not is_template(raw):
-                self._seen[memo] = valid, result
+            valid, result = self._seen[memo] = self._validate(key, value)
         if valid:
             return True, result
         for detail in result:
@@ -327,27 +325,28 @@ def _read_variables(description: Description) -> None:
 
 
 def _unknown(description: Description, reader: _Reader, host: str, key: str) -> None:
-    if key.startswith(PREFIX):
-        guess = near(key, list(reader.known))
-        description.report(
-            "variable.unknown",
-            host=host,
-            key=key,
-            found="a variable that railweld does not know",
-            expected=f"{guess}" if guess else f"a variable of {REFERENCE}",
-            fix=f"did you mean {guess}?" if guess else "remove it, or use a name of your own",
-        )
+    if key not in reader.meant:
+        head, _, rest = key.partition("_")
+        if key.startswith(PREFIX):
+            # Without the prefix, which would make everything look alike.
+            ours = [known.removeprefix(PREFIX) for known in reader.known]
+            meant = near(key.removeprefix(PREFIX), ours)
+            reader.meant[key] = PREFIX + meant if meant else ""
+        elif rest and near(head, ["railweld"]):
+            reader.meant[key] = PREFIX + rest
+        else:
+            reader.meant[key] = None  # a variable of Ansible or of the user
+    guess = reader.meant[key]
+    if guess is None:
         return
-    head, _, rest = key.partition("_")
-    if rest and head != "railweld" and near(head, ["railweld"]):
-        description.report(
-            "variable.unknown",
-            host=host,
-            key=key,
-            found="a name that is almost railweld's",
-            expected=f"{PREFIX}{rest}",
-            fix=f"did you mean {PREFIX}{rest}?",
-        )
+    description.report(
+        "variable.unknown",
+        host=host,
+        key=key,
+        found="a variable that railweld does not know",
+        expected=guess or f"a variable of {REFERENCE}",
+        fix=f"did you mean {guess}?" if guess else "remove it, or use a name of your own",
+    )
 
 
 # --- versions ----------------------------------------------------------------------------------

@@ -247,6 +247,7 @@ def _one_value_per_site(description: Description) -> None:
                 kinds.append((value, [name]))
         if len(kinds) > 1:
             secret = "secret" in field
+            kinds.reverse()
             kinds.sort(key=lambda kind: len(kind[1]))
             said = "; ".join(
                 f"{'(hidden)' if secret else show(value)} on {_some(hosts)}"
@@ -699,7 +700,8 @@ def _alike(description: Description, partition: str, hosts: list[Host]) -> None:
                 kinds[value].append(host.name)
         if len(kinds) < 2:
             continue
-        few = min(kinds.values(), key=len)
+        # The odd one out; of two equal halves the later, which is likelier the exception.
+        few = min(reversed(kinds.values()), key=len)
         said = "; ".join(f"{value} on {_some(members)}" for value, members in kinds.items())
         description.report(
             f"partition.{field}",

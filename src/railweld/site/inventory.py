@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import jinja2
 from ansible import constants
 from ansible._internal._datatag._tags import Origin, TrustedAsTemplate
 from ansible._internal._display_utils import DeferredWarningContext
 from ansible._internal._templating._engine import TemplateEngine
+from ansible._internal._templating._jinja_common import UndecryptableVaultError
 from ansible.cli import CLI
 from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
@@ -36,14 +39,20 @@ from ansible.parsing.vault import AnsibleVaultError, EncryptedString, VaultSecre
 from ansible.plugins.loader import cache_loader, init_plugin_loader, vars_loader
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
+from jinja2 import nodes
 
 from railweld.errors import UsageError
 from railweld.site.problem import Problem, SiteError, merge
 
 EXTRA_VARS: Final = "-e (extra variables)"
 _JINJA = ("{{", "{%", "{#")
-_ORIGIN = re.compile(r"Origin: (?P<place>\S+?)(?::(?P<column>\d+))?\s*$", re.MULTILINE)
+_ORIGIN = re.compile(r"Origin: (/.*?(?::\d+)?)(?::\d+)?$", re.MULTILINE)
+_FAILED = re.compile(r"Failed to parse inventory with '(?:[a-z_]+\.)*(?P<plugin>[a-z_]+)' plugin")
 _MISSING: Final = object()
+_LOOKUPS: Final = frozenset({"lookup", "query", "q"})
+#: These read what their arguments say and nothing of the host.
+_LOOKUPS_WITHOUT_VARIABLES: Final = frozenset({"env", "file", "pipe", "url", "ini", "csvfile"})
+_EVERYTHING: Final = frozenset({"vars"})
 
 
 class ValueProblem(Exception):  # noqa: N818 - carries a finding, is not one of the program's errors
@@ -70,10 +79,7 @@ class RawHost(Mapping[str, Any]):
         self._engine: TemplateEngine | None = None
 
     def __getitem__(self, key: str) -> Any:
-        raw = self.variables[key]
-        if not is_template(raw):
-            return plain(raw)
-        return self._render(key, raw)
+        return self.read(key)[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)
@@ -87,6 +93,29 @@ class RawHost(Mapping[str, Any]):
     def raw(self, key: str) -> Any:
         """The value as written, with Ansible's tags."""
         return self.variables[key]
+
+    def read(self, key: str) -> tuple[Any, Hashable | None]:
+        """The value, and a token that is equal for hosts whose value is the very same.
+
+        Most values come from group variables. The token lets callers judge such a value once
+        instead of once per host; None means that nothing is known.
+        """
+        raw = self.variables[key]
+        if not is_template(raw):
+            return plain(raw), id(raw)
+        token = self._inventory.shared_inputs(raw, self.variables)
+        if token is None:
+            return self._render(key, raw), None
+        known = self._inventory.rendered.get(token, _MISSING)
+        if known is _MISSING:
+            try:
+                known = self._render(key, raw)
+            except ValueProblem as error:
+                known = error
+            self._inventory.rendered[token] = known
+        if isinstance(known, ValueProblem):
+            raise ValueProblem(replace(known.problem, key=key, host=self.name))
+        return known, token
 
     def origin(self, key: str, path: Sequence[str | int] = ()) -> str:
         """`file:line` of a variable, or of the part of it that `path` leads to."""
@@ -104,7 +133,7 @@ class RawHost(Mapping[str, Any]):
                 break
             places.append(_place(value))
         found = next((place for place in reversed(places) if place), "")
-        return found or self._inventory.place_of_key(self.name, key, self.variables[key])
+        return found or self._inventory.place_of_key(self.name, key)
 
     def _render(self, key: str, raw: Any) -> Any:
         if self._engine is None:
@@ -121,7 +150,7 @@ class RawHost(Mapping[str, Any]):
     def _explain(self, key: str, error: AnsibleError) -> Problem:
         text = _first_line(error)
         file = self.origin(key) or _place_of_error(error)
-        if isinstance(error, AnsibleVaultError) or _caused_by(error, AnsibleVaultError):
+        if _caused_by(error, AnsibleVaultError, UndecryptableVaultError):
             return vault_problem(file=file, key=key, host=self.name, text=text)
         return Problem(
             severity="error",
@@ -130,8 +159,8 @@ class RawHost(Mapping[str, Any]):
             key=key,
             host=self.name,
             found=f"a template that cannot be rendered: {text}",
-            expected="every variable that a template uses defined for this host",
-            fix=f"define it, or see `ansible -i ... {self.name} -m debug -a var={key}`",
+            expected="a template that Ansible can render, with every variable in it defined",
+            fix=f"correct it; `ansible -i INVENTORY HOST -m debug -a var={key}` shows the same",
         )
 
 
@@ -153,6 +182,9 @@ class RawInventory:
         self.problems: tuple[Problem, ...] = ()
         self.loader = loader
         self.hostvars = hostvars
+        #: Rendered values by what went into them, see `shared_inputs`.
+        self.rendered: dict[Hashable, Any] = {}
+        self._names: dict[int, frozenset[str] | None] = {}
         self._manager = manager
         self._extra_vars = extra_vars
         self.groups: dict[str, tuple[str, ...]] = {
@@ -168,7 +200,29 @@ class RawInventory:
             for name, values in variables.items()
         }
 
-    def place_of_key(self, host: str, key: str, value: Any) -> str:
+    def shared_inputs(self, raw: Any, variables: Mapping[str, Any]) -> Hashable | None:
+        """Identity of a template and of every variable that it can reach, or None.
+
+        Two hosts with equal identities get the same text, so it is rendered once. A template whose
+        reach cannot be told from its text (a lookup of variables, for instance) has none.
+        """
+        inputs: dict[str, int] = {}
+        waiting = [raw]
+        while waiting:
+            value = waiting.pop()
+            if id(value) not in self._names:
+                self._names[id(value)] = _names_in(value)
+            names = self._names[id(value)]
+            if names is None:
+                return None
+            for name in names - inputs.keys():
+                reached = variables.get(name)
+                inputs[name] = id(reached)
+                if is_template(reached):
+                    waiting.append(reached)
+        return (id(raw), tuple(sorted(inputs.items())))
+
+    def place_of_key(self, host: str, key: str) -> str:
         """`file:line` of the key whose value carries no tag itself (true, false, null)."""
         if key in self._extra_vars:
             return EXTRA_VARS
@@ -176,8 +230,8 @@ class RawInventory:
         if entity is None:
             return ""
         for layer in self._layers(entity):
-            written = next((k for k in layer if k == key), None)
-            if written is not None and layer[key] is value:
+            written = next((name for name in layer if name == key), None)
+            if written is not None:
                 return _place(written)
         return ""
 
@@ -190,16 +244,18 @@ class RawInventory:
         return written or (display_path(self.sources[0]) if self.sources else "")
 
     def _layers(self, entity: Any) -> Iterator[Mapping[str, Any]]:
-        """Variable files and inline variables of a host, the strongest first."""
+        """Variables of a host by where they are written, the strongest first."""
         groups = sorted(
             entity.get_groups(), key=lambda g: (g.depth, g.priority, g.name), reverse=True
         )
-        for owner in (entity, *groups):
-            yield from self._files(owner)
-            yield owner.vars
+        yield from self._files("host_vars", entity)
+        yield entity.vars
+        for group in groups:
+            yield from self._files("group_vars", group)
+        for group in groups:
+            yield group.vars
 
-    def _files(self, entity: Any) -> Iterator[Mapping[str, Any]]:
-        kind = "host_vars" if self._manager.hosts.get(entity.name) is entity else "group_vars"
+    def _files(self, kind: str, entity: Any) -> Iterator[Mapping[str, Any]]:
         for source in reversed(self.sources):
             folder = Path(source) if Path(source).is_dir() else Path(source).parent
             base = folder / kind
@@ -323,6 +379,37 @@ def is_template(value: Any) -> bool:
     return isinstance(value, EncryptedString)
 
 
+def _names_in(value: Any) -> frozenset[str] | None:
+    """Variables that a template names, or None if its text does not tell."""
+    names: set[str] = set()
+    for text in _texts(value):
+        try:
+            tree = jinja2.Environment(autoescape=True).parse(text)
+        except jinja2.TemplateError:
+            return None
+        for call in tree.find_all(nodes.Call):
+            if isinstance(call.node, nodes.Name) and call.node.name in _LOOKUPS:
+                first = call.args[0] if call.args else None
+                kind = str(first.value) if isinstance(first, nodes.Const) else ""
+                if kind.removeprefix("ansible.builtin.") not in _LOOKUPS_WITHOUT_VARIABLES:
+                    return None
+        # Loop variables are among them and do no harm: no host has a variable of that name.
+        names |= {name.name for name in tree.find_all(nodes.Name)}
+    return None if names & _EVERYTHING else frozenset(names - _LOOKUPS)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield str(value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+
+
 def plain(value: Any) -> Any:
     """The value as plain Python, without Ansible's tags, all the way down."""
     if value is None or type(value) in (str, int, float, bool):
@@ -404,8 +491,8 @@ def _load_vault_secrets(loader: Any, password_file: str | None) -> bool:
         )
     except AnsibleError as error:
         raise UsageError(f"vault password: {_first_line(error)}") from error
-    if secrets:
-        VaultSecretsContext._current = VaultSecretsContext(secrets)
+    # Inline vault values look here when they are read.
+    VaultSecretsContext._current = VaultSecretsContext(secrets)
     return bool(secrets)
 
 
@@ -456,7 +543,9 @@ def _trust(value: Any, origin: Origin) -> Any:
 
 
 def _place(value: Any) -> str:
-    origin = Origin.get_tag(value) if value is not None else None
+    origin = value if isinstance(value, Origin) else None
+    if origin is None and value is not None:
+        origin = Origin.get_tag(value)
     if origin is None:
         return ""
     if origin.path is None:
@@ -474,10 +563,10 @@ def _place_of_error(error: BaseException) -> str:
     return place
 
 
-def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+def _caused_by(error: BaseException, *kinds: type[BaseException]) -> bool:
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, kind):
+        if isinstance(seen, kinds):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
@@ -519,28 +608,46 @@ def _empty(paths: Sequence[str]) -> Problem:
 def _warnings(context: Any) -> list[Problem]:
     """Turn what Ansible would only have warned about into findings."""
     problems: list[Problem] = []
+    failures: dict[str, Problem] = {}
     for summary in context.get_warnings():
-        texts, file = [], ""
+        texts, places = [], []
         event = summary.event
         while event is not None:
             texts.append(" ".join(event.msg.split()))
-            match = _ORIGIN.search(event.formatted_source_context or "")
-            file = match["place"] if match else file
+            places += _ORIGIN.findall(event.formatted_source_context or "")
             event = event.chain.event if event.chain else None
-        text = " ".join(texts)
-        failed = text.startswith(("Failed to parse", "Unable to parse"))
-        if text.startswith("Unable to parse") and any(p.is_error for p in problems):
-            continue  # the reason has been reported already
-        problems.append(
-            Problem(
-                severity="error" if failed else "warning",
-                id="inventory.unreadable" if failed else "inventory.warning",
-                file=display_path(file),
-                key="",
-                host="",
-                found=text,
-                expected="an inventory that Ansible reads without a warning",
-                fix="correct the file; `ansible-inventory --list` shows the same",
+        # The place with a line, if there is one: the outer ones only name the file.
+        file = max(places, key=lambda place: bool(re.search(r":\d+$", place)), default="")
+        failed = _FAILED.match(texts[0])
+        if failed:
+            # Ansible tries one reader after the other; only one of their errors helps.
+            failures[failed["plugin"]] = _warning(" ".join(texts[1:]), file, failed=True)
+        elif texts[0].startswith("Unable to parse"):
+            source = (
+                texts[0].removeprefix("Unable to parse ").removesuffix(" as an inventory source")
             )
-        )
+            problems.append(_likeliest(failures, source) or _warning(texts[0], source, failed=True))
+            failures = {}
+        elif not texts[0].startswith("No inventory was parsed"):
+            problems.append(_warning(" ".join(texts), file, failed=False))
     return problems
+
+
+def _likeliest(failures: Mapping[str, Problem], source: str) -> Problem | None:
+    kinds = {".yml": "yaml", ".yaml": "yaml", ".json": "yaml", ".toml": "toml"}
+    wanted = ("script", kinds.get(Path(source).suffix, "ini"), *failures)
+    found = next((failures[plugin] for plugin in wanted if plugin in failures), None)
+    return replace(found, file=found.file or display_path(source)) if found else None
+
+
+def _warning(text: str, file: str, *, failed: bool) -> Problem:
+    return Problem(
+        severity="error" if failed else "warning",
+        id="inventory.unreadable" if failed else "inventory.warning",
+        file=display_path(file),
+        key="",
+        host="",
+        found=text,
+        expected="an inventory that Ansible reads" + ("" if failed else " without a warning"),
+        fix="correct the file; `ansible-inventory --list` shows the same",
+    )

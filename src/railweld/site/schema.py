@@ -30,6 +30,7 @@ PREFIX: Final = names.SITE_VARIABLE_PREFIX
 SCHEMA_FILE: Final = Path("schemas/site.schema.json")
 REFERENCE_FILE: Final = Path("docs/reference/site.md")
 
+_TEMPLATE: Final = {"$ref": "#/$defs/Template"}
 _SCOPE_TEXT: Final = {
     Scope.SITE: (
         "Site",
@@ -87,10 +88,12 @@ def json_schema() -> dict[str, Any]:
                 **({"default": schema.pop("default")} if "default" in schema else {}),
                 **({"examples": schema.pop("examples")} if "examples" in schema else {}),
             }
-            properties[PREFIX + name] = {
-                **described,
-                "anyOf": [*schema.get("anyOf", [schema]), {"$ref": "#/$defs/Template"}],
-            }
+            options = _or_template(schema).get("anyOf", [schema])
+            if _TEMPLATE not in options:
+                options = [*options, _TEMPLATE]
+            properties[PREFIX + name] = {**described, "anyOf": options}
+    for part in definitions.values():
+        part["properties"] = {k: _or_template(v) for k, v in part["properties"].items()}
     definitions["Template"] = template
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -103,6 +106,24 @@ def json_schema() -> dict[str, Any]:
         },
         "$defs": dict(sorted(definitions.items())),
     }
+
+
+def _or_template(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The same schema, with a template allowed wherever it wants a plain value."""
+    changed = dict(schema)
+    if "anyOf" in changed:
+        options = [_or_template(option) for option in changed["anyOf"]]
+        flat = [part for option in options for part in option.get("anyOf", [option])]
+        return {**changed, "anyOf": [part for n, part in enumerate(flat) if part not in flat[:n]]}
+    for inner in ("items", "additionalProperties"):
+        if isinstance(changed.get(inner), Mapping):
+            changed[inner] = _or_template(changed[inner])
+    if changed.get("type") in ("string", "integer", "number", "boolean") or "const" in changed:
+        about: dict[str, Any] = {
+            key: changed.pop(key) for key in ("title", "description", "default") if key in changed
+        }
+        return {**about, "anyOf": [changed, _TEMPLATE]}
+    return changed
 
 
 def reference() -> str:
