@@ -904,6 +904,7 @@ def read_rdma(node, hcas, netdevs):
         "acs_enabled": parse_acs(node.output("lspci", "-vvv")) if netdevs else None,
         "roce": read_roce(node, netdevs, addresses),
         "stale_modules": stale_modules(node),
+        "configfs": node.exists("/sys/kernel/config"),
     }
 
 
