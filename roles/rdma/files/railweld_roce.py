@@ -199,20 +199,22 @@ def congestion_files(config, device, root):
 
 
 def class_files(device, root, *, create=False):
-    """Default traffic class as (what, file): of rdma_cm always, of plain verbs where OFED is."""
+    """Default traffic class as (what, file): of plain verbs where OFED is, of rdma_cm."""
+    hca, port = device["hca"], str(device["port"])
+    verbs = root / "sys/class/infiniband" / hca / "tc" / port / "traffic_class"
+    if verbs.exists():
+        yield "traffic_class", verbs
     base = root / "sys/kernel/config/rdma_cm"
+    if not base.parent.is_dir():
+        return  # a kernel without configfs has no such default: programs mark what they send
     if not base.is_dir():
         raise DeviceError(f"{base}: not there; load rdma_cm, and mount configfs")
-    hca, port = device["hca"], str(device["port"])
     if create and not (base / hca).is_dir():
         try:
             (base / hca).mkdir()  # makes the kernel export the settings of this device
         except OSError as error:
             raise DeviceError(f"{base / hca}: {error.strerror}") from error
     yield "default_roce_tos", base / hca / "ports" / port / "default_roce_tos"
-    verbs = root / "sys/class/infiniband" / hca / "tc" / port / "traffic_class"
-    if verbs.exists():
-        yield "traffic_class", verbs
 
 
 def set_class(config, device, root, what):

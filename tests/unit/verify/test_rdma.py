@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from railweld.record import Check
+from railweld.record import Check, Status
 from railweld.verify.context import Context
 from railweld.verify.roles import rdma
 
@@ -86,6 +86,7 @@ def node() -> dict[str, Any]:
         "net": {netdev: {"mtu": 9000} for _, netdev in RAILS},
         "rdma": {
             "ofed": None,
+            "configfs": True,
             "stale_modules": [],
             "acs_enabled": [],
             "memory_peers": [],
@@ -266,6 +267,15 @@ def test_unpinned_package_takes_what_is_installed_then_what_apt_offers() -> None
 def test_a_rail_that_nobody_configured_fails_in_all_roce_settings() -> None:
     found = bad(rdma.checks(context(node__rdma__roce={})))
     assert {"rdma.trust", "rdma.dscp_priority", "rdma.pfc", "rdma.cnp_dscp"} <= set(found)
+
+
+def test_kernel_without_configfs_is_one_warning() -> None:
+    ctx = context(node__rdma__configfs=False)
+    for hca in ctx.node["hcas"]:
+        hca["tos"] = None
+    assert bad(rdma.checks(ctx)) == {}
+    warnings = [check.id for check in rdma.checks(ctx) if check.status is Status.WARN]
+    assert warnings == ["rdma.default_tos"]
 
 
 def test_exactly_one_priority_is_lossless() -> None:

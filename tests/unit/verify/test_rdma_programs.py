@@ -242,6 +242,14 @@ def test_rdma_cm_without_configfs_is_an_error(
     assert "load rdma_cm, and mount configfs" in capsys.readouterr().err
 
 
+def test_kernel_without_configfs_has_no_default_to_set(machine: Callable[[str], Machine]) -> None:
+    node = machine("inbox")
+    node.add("mlx5_0", "rail1")
+    (node.root / "sys/kernel/config").rename(node.root / "sys/kernel/gone")
+    assert node.run("apply") == 0
+    assert node.run("status") == 0
+
+
 def test_missing_tool_names_the_stack(
     machine: Callable[[str], Machine], capsys: pytest.CaptureFixture[str]
 ) -> None:

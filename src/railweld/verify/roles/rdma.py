@@ -31,6 +31,9 @@ _IOMMU_PARAMETERS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "aarch64": {"pt": ("iommu.passthrough=1",), "off": ("iommu.passthrough=1",)},
 }
 
+#: Where the kernel keeps the defaults of rdma_cm.
+CONFIGFS: Final = "/sys/kernel/config"
+
 _REF: Final = "docs/roles/rdma"
 
 
@@ -532,6 +535,16 @@ def _check_roce(ctx: Context, target: str) -> Iterator[Check]:
     wanted = roce_config(ctx.site, ctx.host)
     doca = wanted["stack"] == "doca"
     pfc = [number == wanted["priority"] for number in range(8)]
+    has_configfs = bool((ctx.node.get("rdma") or {}).get("configfs"))
+    if not has_configfs:
+        yield ctx.warn(
+            "rdma.default_tos",
+            ran=f"ls {CONFIGFS}",
+            found="a kernel without configfs",
+            expected=f"a default type of service of {wanted['tos']} for rdma_cm",
+            fix="use a kernel with CONFIG_CONFIGFS_FS; NCCL is not affected, it marks its own "
+            "traffic (NCCL_IB_TC)",
+        )
     for device in wanted["devices"]:
         netdev = device["netdev"]
         port = f"{target}/{netdev}"
@@ -581,17 +594,18 @@ def _check_roce(ctx: Context, target: str) -> Iterator[Check]:
             fix=fix,
             ref=_REF,
         )
-        tos = _integer((adapters.get(device["hca"]) or {}).get("tos"))
-        yield judge(
-            id="rdma.default_tos",
-            target=port,
-            ok=tos == wanted["tos"],
-            ran=f"cat /sys/kernel/config/rdma_cm/{device['hca']}/ports/1/default_roce_tos",
-            found=tos,
-            expected=wanted["tos"],
-            fix=fix,
-            ref=_REF,
-        )
+        if has_configfs:
+            tos = _integer((adapters.get(device["hca"]) or {}).get("tos"))
+            yield judge(
+                id="rdma.default_tos",
+                target=port,
+                ok=tos == wanted["tos"],
+                ran=f"cat {CONFIGFS}/rdma_cm/{device['hca']}/ports/1/default_roce_tos",
+                found=tos,
+                expected=wanted["tos"],
+                fix=fix,
+                ref=_REF,
+            )
         mtu = ((ctx.node.get("net") or {}).get(netdev) or {}).get("mtu")
         yield judge(
             id="rdma.mtu",
