@@ -69,7 +69,7 @@ def checks(ctx: Context) -> Iterator[Check]:
         ran=f"systemctl status {' '.join(COMPETITORS)}",
         found=f"running or enabled: {', '.join(others)}" if others else "chrony alone",
         expected="chrony as the only time daemon",
-        fix="rerun the chrony role on this host; it stops and masks the others",
+        fix="rerun the chrony role on this host; it stops and disables the others",
     )
 
 
