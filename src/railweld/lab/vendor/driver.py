@@ -294,7 +294,6 @@ def _ubuntu_flavour(build: DriverBuild, flavour: str, suffix: str) -> list[Deb]:
         f"libnvidia-cfg1-{branch} {same}",
         f"nvidia-compute-utils-{branch} {same}",
     ]
-    desktop = [*needs, f"nvidia-utils-{branch} {same}", "xserver-xorg-core (>= 2:21)"]
     return [
         Deb(
             name=f"nvidia-kernel-source-{branch}{suffix}",
@@ -320,12 +319,12 @@ def _ubuntu_flavour(build: DriverBuild, flavour: str, suffix: str) -> list[Deb]:
             description="NVIDIA headless metapackage",
             fields={"Depends": ", ".join(needs)},
         ),
-        # The desktop's libraries are not in the lab, so this one cannot be installed by mistake.
+        # The real one brings the desktop's libraries as well, which the lab does not have.
         Deb(
             name=f"nvidia-driver-{branch}{suffix}",
             version=version,
             description="NVIDIA driver metapackage",
-            fields={"Depends": ", ".join(desktop)},
+            fields={"Depends": ", ".join([*needs, f"nvidia-utils-{branch} {same}"])},
         ),
     ]
 

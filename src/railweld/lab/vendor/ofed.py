@@ -25,6 +25,14 @@ MODULES = (
     "ib_ipoib",
 )
 OPENIBD = """#!/bin/sh
+### BEGIN INIT INFO
+# Provides:          openibd
+# Required-Start:    $local_fs
+# Required-Stop:
+# Default-Start:     S
+# Default-Stop:
+# Short-Description: Mellanox OFED drivers
+### END INIT INFO
 # railweld lab: stands in for OFED's init script.
 MODULES="{modules}"
 case "$1" in

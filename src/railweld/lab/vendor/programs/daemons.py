@@ -110,15 +110,17 @@ def daemonise(machine: Machine, name: str, pid_file: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     reader, writer = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.close(reader)
         os.setsid()
         if os.fork() == 0:
             Path(path).write_text(f"{os.getpid()}\n")
-            os.close(writer)
             # `sleep` under another name: a tenth of the memory that an interpreter would keep.
             os.execv("/bin/sleep", [name, "infinity"])  # noqa: S606 - no shell is wanted
         os._exit(0)
     os.close(writer)
+    os.waitpid(child, 0)
+    # Ends when the daemon's side closes: at exec, after it has written its pid file.
     os.read(reader, 1)
     os.close(reader)

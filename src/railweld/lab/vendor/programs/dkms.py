@@ -78,9 +78,9 @@ def _kernel(machine: Machine) -> str:
 def entries(machine: Machine) -> list[tuple[str, str, str, str]]:
     """All of (module, version, kernel or empty, state), sorted."""
     found = []
-    for source in sorted(_tree(machine).glob("*/*/source")):
-        name, version = source.parent.parent.name, source.parent.name
-        kernels = sorted(path.parent for path in source.parent.glob(f"*/{ARCHITECTURE}"))
+    for tree in sorted(path for path in _tree(machine).glob("*/*") if _is_added(path)):
+        name, version = tree.parent.name, tree.name
+        kernels = sorted(path.parent for path in tree.glob(f"*/{ARCHITECTURE}"))
         found += [
             (name, version, folder.name, "installed" if _is_installed(folder) else "built")
             for folder in kernels
@@ -88,6 +88,10 @@ def entries(machine: Machine) -> list[tuple[str, str, str, str]]:
         if not kernels:
             found.append((name, version, "", "added"))
     return found
+
+
+def _is_added(folder: Path) -> bool:
+    return (folder / "source").is_symlink()
 
 
 def _is_installed(folder: Path) -> bool:
@@ -126,7 +130,7 @@ def _one(machine: Machine, action: str, options: dict[str, str]) -> int:
     folder = _tree(machine) / name / version
     if action == "remove":
         return _remove(machine, name, version)
-    if not (folder / "source").exists():
+    if not _is_added(folder):
         _add(machine, name, version)
         if action == "add":
             return 0

@@ -167,14 +167,14 @@ def _switch(value: str) -> bool:
     return value.upper() in ("1", "ENABLED")
 
 
-def _must_be_root() -> None:
-    if os.geteuid() != 0:
+def _must_be_root(smi: Smi) -> None:
+    if not os.access(smi.machine.path("/var/lib/railweld-lab"), os.W_OK):
         raise SmiError("Unable to set mode for GPU: Insufficient Permissions", 4)
 
 
 def _persistence(smi: Smi, value: str) -> int:
     on = _switch(value)
-    _must_be_root()
+    _must_be_root(smi)
     word = "Enabled" if on else "Disabled"
     for gpu in smi.gpus:
         if smi.modes[gpu["uuid"]]["persistence"] == on:
@@ -188,7 +188,7 @@ def _persistence(smi: Smi, value: str) -> int:
 
 def _ecc(smi: Smi, value: str) -> int:
     on = _switch(value)
-    _must_be_root()
+    _must_be_root(smi)
     word = "Enabled" if on else "Disabled"
     for gpu in smi.gpus:
         if smi.modes[gpu["uuid"]]["ecc_pending"] == on:
@@ -203,7 +203,7 @@ def _ecc(smi: Smi, value: str) -> int:
 
 def _mig(smi: Smi, value: str) -> int:
     on = _switch(value)
-    _must_be_root()
+    _must_be_root(smi)
     for gpu in smi.gpus:
         if smi.mode(gpu, "mig") == "[N/A]":
             say(f"Unable to enable MIG Mode for GPU {gpu['bus_id']}: Not Supported")
@@ -332,7 +332,7 @@ def _table_new(smi: Smi) -> None:
         limit = POWER_LIMIT.get(str(gpu.get("architecture")), "300")
         ecc = "0" if smi.modes[gpu["uuid"]]["ecc"] else "Off"
         say(
-            f"| {gpu['index']:>3}  {smi.name(gpu)[:25]:<25}  {on:>5}  |   {gpu['bus_id']} Off "
+            f"| {gpu['index']:>3}  {smi.name(gpu)[:26]:<26}  {on:>5}  |   {gpu['bus_id']} Off "
             f"| {ecc:>20} |"
         )
         say(
@@ -340,7 +340,12 @@ def _table_new(smi: Smi) -> None:
         )
         say(f"| {'':39} | {'':22} | {_mig_word(smi, gpu):>20} |")
         say(edge)
-    _processes(89)
+    _processes(
+        (
+            "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |",
+            "|        ID   ID                                                               Usage      |",
+        )
+    )
 
 
 def _table_old(smi: Smi) -> None:
@@ -366,7 +371,12 @@ def _table_old(smi: Smi) -> None:
         say(f"| N/A   28C    P0    60W / {limit}W | {memory:>20} |      0%      Default |")
         say(f"| {'':29} | {'':20} | {_mig_word(smi, gpu):>20} |")
         say(edge)
-    _processes(77)
+    _processes(
+        (
+            "|  GPU   GI   CI        PID   Type   Process name                  GPU Memory |",
+            "|        ID   ID                                                   Usage      |",
+        )
+    )
 
 
 def _mig_word(smi: Smi, gpu: Gpu) -> str:
@@ -374,18 +384,13 @@ def _mig_word(smi: Smi, gpu: Gpu) -> str:
     return now.strip("[]") + ("*" if now != then else "")
 
 
-def _processes(width: int) -> None:
+def _processes(rows: tuple[str, str]) -> None:
+    width = len(rows[0]) - 2
     edge = "+" + "-" * width + "+"
-    rows = (
-        " Processes:",
-        f" {' GPU   GI   CI':<{width - 35}}PID   Type   Process name"[: width - 12]
-        + "  GPU Memory ",
-        f"{'        ID   ID':<{width - 12}}Usage",
-    )
-    say("")
-    say(edge)
+    say(f"\n{edge}")
+    say(f"|{' Processes:':<{width}}|")
     for row in rows:
-        say(f"|{row:<{width}}|")
+        say(row)
     say("|" + "=" * width + "|")
     say(f"|{'  No running processes found':<{width}}|")
     say(edge)
@@ -521,7 +526,8 @@ def _topo(smi: Smi, argv: list[str]) -> int:
 
 
 def _numa(position: int, count: int) -> int:
-    return 0 if position < max(count // 2, 1) else 1
+    # Small machines have one NUMA node.
+    return 0 if count <= 2 or position < count // 2 else 1
 
 
 def _near(one: int, other: int, count: int) -> str:
