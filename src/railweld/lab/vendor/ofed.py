@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from railweld.lab.debs import Deb
 from railweld.lab.vendor.bundle import program
 from railweld.lab.vendor.driver import RELOAD, SCRIPT, UNITS, dkms_scripts
+from railweld.lab.vendor.programs.machine import Build
 
 #: In load order.
 MODULES = (
@@ -90,8 +91,9 @@ class DocaBuild:
         return re.sub(r"\D", "", self.number)
 
 
-def _programs(names: dict[str, str], ofed: str = "") -> dict[str, bytes]:
-    return {path: program(function, {"ofed": ofed}) for path, function in names.items()}
+def _programs(names: dict[str, str], ofed: str = "", version: str = "") -> dict[str, bytes]:
+    build: Build = {"ofed": ofed, "version": version}
+    return {path: program(function, build) for path, function in names.items()}
 
 
 def doca(build: DocaBuild) -> list[Deb]:
@@ -115,7 +117,7 @@ def doca(build: DocaBuild) -> list[Deb]:
     ]
 
     def tool(name: str, version: str, names: dict[str, str], **fields: str) -> Deb:
-        files = _programs(names, build.ofed)
+        files = _programs(names, build.ofed, version)
         return Deb(
             name=name,
             version=version,

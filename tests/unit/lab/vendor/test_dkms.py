@@ -46,6 +46,7 @@ def test_install_registers_every_module_of_the_package(
     assert registered(source)["flavour"] == "open"
     assert registered(source)["signer"] == "DKMS module signing key"
     assert registered(source, "nvidia_peermem")["built_with_rdma_core"] == "inbox"
+    assert registered(source, "nvidia_peermem")["peer_memory"] is False
     assert (source.root / f"lib/modules/{KERNEL}/updates/dkms/nvidia_uvm.ko").exists()
 
 
@@ -81,6 +82,7 @@ def test_peermem_remembers_the_rdma_core_of_its_build(source: Any) -> None:
     )
     dkms.postinst(["nvidia", "515.86.01"], {}, source.machine)
     assert registered(source, "nvidia_peermem")["built_with_rdma_core"] == "25.10-1.7.1"
+    assert registered(source, "nvidia_peermem")["peer_memory"] is True
 
 
 def test_remove_takes_the_modules_of_its_own_version_only(

@@ -13,7 +13,7 @@ from railweld.lab.vendor.programs import mellanox
 @pytest.fixture
 def run(a100_node: Any, capsys: pytest.CaptureFixture[str]) -> Any:
     def call(program: str, *argv: str) -> tuple[int, str]:
-        build = {"ofed": "OFED-internal-25.10-1.7.1"}
+        build = {"ofed": "OFED-internal-25.10-1.7.1", "version": "4.34.1-10"}
         code = getattr(mellanox, program)(list(argv), build, a100_node.machine)
         return code, capsys.readouterr().out
 

@@ -228,6 +228,8 @@ def _register(
         # Symbols of the RDMA core that is there at build time, OFED's or the kernel's own.
         core = machine.load(machine.module_file("ib_core"))
         record["built_with_rdma_core"] = core.get("version", "inbox")
+        # Only OFED's core has the peer memory interface that this module registers with.
+        record["peer_memory"] = bool(core)
     machine.store(machine.module_file(module), record)
 
 

@@ -259,7 +259,7 @@ def cma_roce_tos(argv: list[str], _build: Build, machine: Machine) -> int:
 # --- firmware ----------------------------------------------------------------------------------
 
 
-def mst(argv: list[str], _build: Build, machine: Machine) -> int:
+def mst(argv: list[str], build: Build, machine: Machine) -> int:
     """Mst: start, stop, status [-v]."""
     action = argv[0] if argv else "status"
     flag = machine.path("/run/railweld-lab/mst")
@@ -275,7 +275,7 @@ def mst(argv: list[str], _build: Build, machine: Machine) -> int:
         say("Stopping MST (Mellanox Software Tools) driver set")
         return 0
     if action == "version":
-        say("mst, mft 4.34.1-10")
+        say(f"mst, mft {build['version']}")
         return 0
     say("MST modules:\n------------")
     loaded = "" if flag.exists() else "not "
