@@ -533,10 +533,14 @@ def _classes(description: Description) -> None:
     cnp, cnp_dscp = _value(description, "cnp_priority"), _value(description, "cnp_dscp")
     queue = _value(description, "lossless_queue")
     queue = priority if queue is None else queue
-    for field, mark, wanted in (
-        ("lossless_dscp", dscp, priority),
-        ("cnp_dscp", cnp_dscp, cnp),
-    ):
+    # The roles and the switch templates write the map out, so another one can work. But a hop that
+    # is not ours keeps the default, and data in the wrong class is dropped without a word;
+    # notifications there are only late.
+    classes: tuple[tuple[str, Any, Any, Severity], ...] = (
+        ("lossless_dscp", dscp, priority, "error"),
+        ("cnp_dscp", cnp_dscp, cnp, "warning"),
+    )
+    for field, mark, wanted, severity in classes:
         if mark is not None and wanted is not None and mark // _DSCP_PER_PRIORITY != wanted:
             low = wanted * _DSCP_PER_PRIORITY
             other = field.replace("dscp", "priority")
@@ -548,6 +552,7 @@ def _classes(description: Description) -> None:
                 expected=f"a DSCP from {low} to {low + 7}",
                 fix=f"change {PREFIX}{field} or {PREFIX}{other}, so that hosts and switches pause "
                 "the class that carries the traffic",
+                severity=severity,
             )
     if dscp is not None and dscp == cnp_dscp:
         description.report(

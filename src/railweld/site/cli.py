@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from railweld.errors import ExitCode
-from railweld.site.problem import Problem
+from railweld.site.problem import Problem, condense
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +57,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(_report(site, problems), indent=2))
     else:
-        for problem in problems:
+        for problem in condense(problems):
             _print(problem)
         for line in _summary(site, problems):
             typer.echo(line)

@@ -12,6 +12,8 @@ Severity = Literal["error", "warning"]
 
 #: How many host names an error text lists before it only counts the rest.
 _HOSTS_SHOWN = 3
+#: More findings of one kind about one line than this are only counted.
+_ALIKE_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,28 @@ def merge(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(merged, key=lambda problem: (not problem.is_error, _file_order(problem.file)))
 
 
+def condense(problems: Iterable[Problem]) -> list[Problem]:
+    """For people: findings of one kind about one line become one, which counts the others.
+
+    A subnet that two groups share makes an address clash for each of their nodes; one clash and a
+    number say as much as all of them. Machines get every finding.
+    """
+    alike: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        same = (problem.severity, problem.id, problem.file, problem.key)
+        alike.setdefault(same, []).append(problem)
+    condensed = []
+    for group in alike.values():
+        first = group[0]
+        if len(group) <= _ALIKE_SHOWN:
+            condensed += group
+            continue
+        hosts = dict.fromkeys(name for problem in group for name in problem.hosts)
+        found = f"{first.found} (and {len(group) - 1} more like it)"
+        condensed.append(replace(first, found=found, hosts=tuple(hosts)))
+    return condensed
+
+
 def _file_order(file: str) -> tuple[str, int]:
     path, _, line = file.rpartition(":")
     return (path, int(line)) if line.isdigit() else (file, 0)
@@ -109,5 +133,5 @@ class SiteError(RailweldError):
         errors = [problem for problem in self.problems if problem.is_error]
         count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
         lines = [f"the site description has {count}:"]
-        lines += [f"  {problem.sentence()}" for problem in errors]
+        lines += [f"  {problem.sentence()}" for problem in condense(errors)]
         super().__init__("\n".join(lines))

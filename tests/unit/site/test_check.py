@@ -471,7 +471,6 @@ def test_infiniband_device_on_a_roce_site_is_refused(draft: Any) -> None:
     [
         ({"lossless_priority": 4}, "class.dscp_priority", "lossless_dscp"),
         ({"lossless_dscp": 34}, "class.dscp_priority", "lossless_dscp"),
-        ({"cnp_dscp": 40}, "class.dscp_priority", "cnp_dscp"),
         ({"lossless_queue": 6}, "class.queue_shared", "lossless_queue"),
         ({"lossless_queue": 1}, "class.queue_shared", "lossless_queue"),
         ({"lossless_queue": 7}, "class.queue_shared", "lossless_queue"),
@@ -496,6 +495,12 @@ def test_queue_other_than_the_priority_is_explained(draft: Any) -> None:
     draft.group_vars["all"]["railweld_lossless_queue"] = 4
     problem = next(p for p in draft.check() if p.id == "class.queue_priority")
     assert problem.severity == "warning"
+
+
+def test_notifications_outside_their_default_priority_are_explained(draft: Any) -> None:
+    draft.group_vars["all"]["railweld_cnp_dscp"] = 40
+    problem = next(p for p in draft.check() if p.id == "class.dscp_priority")
+    assert (problem.severity, problem.key) == ("warning", "railweld_cnp_dscp")
 
 
 def test_classes_may_move_together(draft: Any) -> None:

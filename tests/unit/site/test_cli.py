@@ -95,6 +95,21 @@ def test_json_is_for_machines(run: Any, draft: Any) -> None:
     assert problem["id"] == "address.duplicate"
 
 
+def test_many_findings_about_one_line_are_one_for_people_and_all_for_machines(
+    run: Any, draft: Any
+) -> None:
+    draft.hosts["gpu_nodes"] = {f"gpu{n}": f"10.0.0.{n}" for n in range(11, 19)}
+    del draft.hosts["control_plane"], draft.hosts["slurm_head"], draft.hosts["leaves"]
+    draft.hosts["time_servers"] = {"gpu11": None}
+    draft.group_vars["gpu_nodes"]["railweld_node_index"] = 5
+    source = str(draft.write())
+    _, output = run("-i", source)
+    assert output.count("[rail.address_duplicate]") == 2  # one per rail
+    assert "for gpu12 mlx5_0 and for gpu11 mlx5_0 (and 6 more like it)" in output
+    report = json.loads(run("-i", source, "--json")[1])
+    assert len([p for p in report["problems"] if p["id"] == "rail.address_duplicate"]) == 14
+
+
 def test_unreadable_inventory_is_a_finding_in_json_too(run: Any, tmp_path: Path) -> None:
     code, output = run("-i", str(tmp_path / "nowhere"), "--json")
     assert code == 1
