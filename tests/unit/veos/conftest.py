@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from netmiko import ConnectHandler
 
-from railweld.lab.veos import Device, ManualClock, Neighbour, Reply, Terminal, VirtualSwitch, serving
+from railweld.lab.veos import (
+    Device,
+    ManualClock,
+    Neighbour,
+    Reply,
+    Terminal,
+    VirtualSwitch,
+    serving,
+)
 
 CABLED = (
     Neighbour("Ethernet1/1", "gpu1", "rail1"),

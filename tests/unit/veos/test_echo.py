@@ -89,8 +89,8 @@ def test_4_35_merges_dscps_and_names_the_hardware_queue(cli):
         "qos map dscp 10 to traffic-class 3", "qos map dscp 12 9 to traffic-class 3",
         "qos map dscp 17 to traffic-class 4", "qos map traffic-class 3 to tx-queue 2",
     )  # fmt: skip
-    old, new, sand = cli(version="4.32.0F"), cli(version="4.35.1F"), cli(model="7280R",
-                                                                        version="4.35.1F")  # fmt: skip
+    old, new = cli(version="4.32.0F"), cli(version="4.35.1F")
+    sand = cli(model="7280R", version="4.35.1F")
     for switch in (old, new, sand):
         switch.accept("configure", *lines)
     assert [line for line in running(old) if line.startswith("qos")] == [

@@ -16,40 +16,42 @@ PROFILE = ["configure", "qos profile ROCE"]
 
 
 @pytest.mark.parametrize(
-    ("model", "version", "before", "line", "answer"),
+    ("switch_of", "before", "line", "answer"),
     [
-        ("veos", "4.30", PROFILE, "priority-flow-control on", NO_PFC),
-        ("ceos", "4.30", ["configure", "interface Ethernet1"], "priority-flow-control on", NO_PFC),
-        ("ceos", "4.30", PROFILE, "tx-queue 3", f"{UNAVAILABLE} (at token 0: 'tx-queue')"),
-        ("ceos", "4.30", ["configure", "interface Ethernet1"],
+        (("veos", "4.30"), PROFILE, "priority-flow-control on", NO_PFC),
+        (("ceos", "4.30"), ["configure", "interface Ethernet1"], "priority-flow-control on",
+         NO_PFC),
+        (("ceos", "4.30"), PROFILE, "tx-queue 3", f"{UNAVAILABLE} (at token 0: 'tx-queue')"),
+        (("ceos", "4.30"), ["configure", "interface Ethernet1"],
          "storm-control broadcast level 1", f"{UNAVAILABLE} (at token 0: 'storm-control')"),
-        ("ceos", "4.30", ["configure"], "policy-map type quality-of-service X",
+        (("ceos", "4.30"), ["configure"], "policy-map type quality-of-service X",
          f"{UNAVAILABLE} (at token 2: 'quality-of-service')"),
-        ("7050X3", "4.30", PROFILE, "tx-queue 3", f"{UNAVAILABLE} (at token 0: 'tx-queue')"),
-        ("7280R", "4.30", PROFILE, "uc-tx-queue 3", f"{UNAVAILABLE} (at token 0: 'uc-tx-queue')"),
-        ("7010T", "4.30", [*PROFILE, "tx-queue 3"], "bandwidth percent 20",
+        (("7050X3", "4.30"), PROFILE, "tx-queue 3", f"{UNAVAILABLE} (at token 0: 'tx-queue')"),
+        (("7280R", "4.30"), PROFILE, "uc-tx-queue 3", f"{UNAVAILABLE} (at token 0: 'uc-tx-queue')"),
+        (("7010T", "4.30"), [*PROFILE, "tx-queue 3"], "bandwidth percent 20",
          f"{UNAVAILABLE} (at token 1: 'percent')"),
-        ("7280R", "4.30", [*PROFILE, "tx-queue 3"], ECN.format(u="150 segments"),
+        (("7280R", "4.30"), [*PROFILE, "tx-queue 3"], ECN.format(u="150 segments"),
          f"{UNAVAILABLE} (at token 4: 'segments')"),
-        ("7050X3", "4.30", [*PROFILE, "uc-tx-queue 3"], ECN.format(u="3 milliseconds"),
+        (("7050X3", "4.30"), [*PROFILE, "uc-tx-queue 3"], ECN.format(u="3 milliseconds"),
          f"{UNAVAILABLE} (at token 4: 'milliseconds')"),
-        ("7050X3", "4.30", [*PROFILE, "uc-tx-queue 3"], "random-detect ecn count",
+        (("7050X3", "4.30"), [*PROFILE, "uc-tx-queue 3"], "random-detect ecn count",
          f"{UNAVAILABLE} (at token 2: 'count')"),
-        ("7050X3", "4.30", PROFILE, "bandwidth guaranteed 100",
+        (("7050X3", "4.30"), PROFILE, "bandwidth guaranteed 100",
          f"{UNAVAILABLE} (at token 1: 'guaranteed')"),
-        ("7280R", "4.30", ["configure"], "platform trident mmu headroom-pool limit bytes 1",
+        (("7280R", "4.30"), ["configure"], "platform trident mmu headroom-pool limit bytes 1",
          f"{UNAVAILABLE} (at token 1: 'trident')"),
-        ("veos", "4.30", ["configure"], "platform trident mmu queue profile X",
+        (("veos", "4.30"), ["configure"], "platform trident mmu queue profile X",
          f"{UNAVAILABLE} (at token 1: 'trident')"),
-        ("7050X3", "4.30", ["configure"], "queue-monitor length notifying",
+        (("7050X3", "4.30"), ["configure"], "queue-monitor length notifying",
          f"{UNAVAILABLE} (at token 2: 'notifying')"),
-        ("7050X3", "4.30", ["configure", "interface Ethernet1/1"], "l2 mtu 9214",
+        (("7050X3", "4.30"), ["configure", "interface Ethernet1/1"], "l2 mtu 9214",
          f"{UNAVAILABLE} (at token 1: 'mtu')"),
-        ("7050X3", "4.30", ["configure"], "hardware counter feature ecn out",
+        (("7050X3", "4.30"), ["configure"], "hardware counter feature ecn out",
          f"{UNAVAILABLE} (at token 3: 'ecn')"),
     ],
 )  # fmt: skip
-def test_platform_refuses_with_the_public_text(cli, model, version, before, line, answer):
+def test_platform_refuses_with_the_public_text(cli, switch_of, before, line, answer):
+    model, version = switch_of
     switch = cli(model=model, version=version, neighbours=())
     switch.accept(*before)
     running = switch.device.running_lines

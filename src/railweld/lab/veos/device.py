@@ -160,8 +160,8 @@ class Device:
         self.log: list[str] = []
         self.lock: tuple[str, int] | None = None
         self.faults = Faults(self)
-        self.running = load(startup, self.target)
-        self.running.lines["hostname"] = f"hostname {hostname}"
+        self._running = load(startup, self.target)
+        self._running.lines["hostname"] = f"hostname {hostname}"
         self.startup_lines: list[str] = self.running_lines
         self._session_number = 0
 
@@ -190,10 +190,16 @@ class Device:
         return self.clock() - self.booted
 
     @property
+    def running(self) -> Block:
+        """The running configuration."""
+        self.tick()
+        return self._running
+
+    @property
     def running_lines(self) -> list[str]:
         """The running configuration as it is printed."""
         self.tick()
-        return render(self.running, self.echo)
+        return render(self._running, self.echo)
 
     @property
     def saved(self) -> bool:
@@ -317,7 +323,7 @@ class Device:
 
     def _roll_back(self) -> None:
         assert self._timer is not None  # noqa: S101
-        self.running = self._timer.saved
+        self._running = self._timer.saved
         self.sessions.pop(self._timer.session, None)
         self._timer = None
 
@@ -340,7 +346,7 @@ class Device:
         if session is None:
             if len(self.pending_sessions) >= MAX_OPEN_SESSIONS:
                 raise CliError(SESSION_LIMIT)
-            session = Session(name, self.running.copy(), user, self.clock(), line=line)
+            session = Session(name, self._running.copy(), user, self.clock(), line=line)
             self.sessions[name] = session
         elif session.state != "pending":
             # unverified text
@@ -376,9 +382,9 @@ class Device:
             return
         if session.state != "pending":
             raise CliError(f"% Session {name} is already {session.state}")
-        before = self.running
+        before = self._running
         self._checkpoint(before)
-        self.running = session.config.copy()
+        self._running = session.config.copy()
         self.syslog(
             "CONFIG_SESSION_COMMIT_SUCCESS", f"User {user} committed configuration session {name}"
         )
@@ -450,7 +456,7 @@ class Device:
         frames: tuple[Frame, ...] = (TOP,)
         for line in lines:
             depth = frames if line[:1].isspace() else (TOP,)
-            frames, _ = apply_line(self.running, depth, line.split(), self.target, fallback=True)
+            frames, _ = apply_line(self._running, depth, line.split(), self.target, fallback=True)
 
     def save(self) -> None:
         """Make the running configuration survive a reboot."""
@@ -458,7 +464,7 @@ class Device:
 
     def checkpoint(self, name: str) -> None:
         """Keep the running configuration under a name."""
-        self.checkpoints[name] = (self.clock(), self.running.copy())
+        self.checkpoints[name] = (self.clock(), self._running.copy())
 
     def _checkpoint(self, config: Block) -> None:
         number = len(self.checkpoints)
@@ -468,15 +474,15 @@ class Device:
         """Go back to a checkpoint at once."""
         if name not in self.checkpoints:
             raise CliError(f"% Checkpoint {name} not found")
-        self.running = self.checkpoints[name][1].copy()
+        self._running = self.checkpoints[name][1].copy()
 
     def replace(self, lines: Sequence[str]) -> None:
         """`configure replace`: the whole configuration at once."""
-        self.running = load("\n".join(lines), self.target)
+        self._running = load("\n".join(lines), self.target)
 
     def reload(self) -> None:
         """Reboot: what was not saved is gone, and so are sessions, timer and checkpoints."""
-        self.running = load("\n".join(self.startup_lines), self.target)
+        self._running = load("\n".join(self.startup_lines), self.target)
         self.sessions.clear()
         self.checkpoints.clear()
         self._timer = None

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from railweld.lab.veos.grammar import AMBIGUOUS, INCOMPLETE, INVALID, UNAVAILABLE
+from railweld.lab.veos.rules import NO_PFC
 
 if TYPE_CHECKING:
     from railweld.lab.veos.device import Device
@@ -30,10 +31,7 @@ TEXTS: Final[dict[str, str]] = {
     "incomplete": INCOMPLETE,
     "ambiguous": AMBIGUOUS,
     "unavailable": UNAVAILABLE,
-    "no-pfc": (
-        "% The hardware does not support priority flow control, "
-        "or forwarding agent is still initializing."
-    ),
+    "no-pfc": NO_PFC,
     "prefix-length": "% Prefix length must be less than 32",
     "invalid-at-line": "% Invalid input at line 3\nCopy completed successfully.",
     "session-limit": "Maximum number of pending sessions has been reached",
@@ -185,6 +183,7 @@ class Faults:
     def add(
         self,
         name: str,
+        /,
         *,
         match: str | None = None,
         mode: str = "",

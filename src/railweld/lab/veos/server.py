@@ -180,7 +180,7 @@ class VirtualSwitch:
 
     # ------------------------------------------------------------------ for tests
 
-    def fault(self, name: str, **values: Any) -> Fault:
+    def fault(self, name: str, /, **values: Any) -> Fault:
         """Set a fault; see `faults.CATALOGUE`."""
         return self.device.faults.add(name, **values)
 
@@ -232,7 +232,7 @@ class VirtualSwitch:
         self, process: asyncssh.SSHServerProcess[bytes], terminal: Terminal
     ) -> None:
         """`ssh switch 'show version'`: one command without a terminal."""
-        terminal.privileged = True
+        terminal.privileged |= self.enable_secret is None
         reply = await self.answer(terminal, process.command or "")
         if reply.text:
             process.stdout.write(reply.text.encode() + b"\n")

@@ -51,8 +51,10 @@ class View:
     data: Callable[[Looking], object] | None = None
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Columns wide enough for their cells, two blanks apart, a rule below the header."""
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], *, rule: bool = True
+) -> list[str]:
+    """Columns wide enough for their cells, two blanks apart, a rule below most headers."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [
         max([len(title), *(len(row[index]) for row in cells)]) for index, title in enumerate(header)
@@ -63,7 +65,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
             cell.ljust(width) for cell, width in zip(row, widths, strict=True)
         ).rstrip()
 
-    return [fit(header), "  ".join("-" * width for width in widths), *map(fit, cells)]
+    dashes = ["  ".join("-" * width for width in widths)] if rule else []
+    return [fit(header), *dashes, *map(fit, cells)]
 
 
 # --------------------------------------------------------------------------- system
@@ -776,7 +779,8 @@ def _status_text(at: Looking) -> Iterable[str]:
             (short_name(port), _description(at.device, port), _link(at.device, port),
              "routed" if routed else "1", "full", f"{_speed(port) // 10**9}G", "100GBASE-CR4")
         )  # fmt: skip
-    return table(("Port", "Name", "Status", "Vlan", "Duplex", "Speed", "Type"), rows)
+    header = ("Port", "Name", "Status", "Vlan", "Duplex", "Speed", "Type")
+    return table(header, rows, rule=False)
 
 
 def _status_data(at: Looking) -> object:
@@ -870,7 +874,7 @@ def _lldp_text(at: Looking) -> Iterable[str]:
         (short_name(port), item.device, item.device_port, at.device.behaviour.lldp_ttl)
         for port, item in _lldp_rows(at.device)
     ]
-    yield from table(("Port", "Neighbor Device ID", "Neighbor Port ID", "TTL"), rows)
+    yield from table(("Port        ", "Neighbor Device ID", "Neighbor Port ID", "TTL"), rows)
 
 
 def _lldp_data(at: Looking) -> object:
