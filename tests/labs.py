@@ -5,7 +5,6 @@ An inventory made here is a plain site description; the product cannot tell that
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -46,15 +45,18 @@ def write_inventory(
     inventory = folder / site
     inventory.mkdir(parents=True)
     subnet = f"10.213.{third_octet}"
-    source = "\n".join(
-        path.read_text() for path in sorted((EXAMPLE / "group_vars").rglob("*")) if path.is_file()
-    )
-    assert "10.213.0." in source, "the lab's description no longer names its own subnet"
-    for path in sorted((EXAMPLE / "group_vars").rglob("*")):
-        if path.is_file():
-            target = inventory / path.relative_to(EXAMPLE)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(path.read_text().replace("10.213.0.", f"{subnet}."))
+    for path in sorted((EXAMPLE / "group_vars").rglob("*.yml")):
+        text = path.read_text().replace("10.213.0.", f"{subnet}.")
+        content = yaml.safe_load(text)
+        if path.stem in ("leaves", "spines"):
+            continue
+        for rail in content.get("railweld_rails", ()):
+            # These labs have no switches: the rails are the nodes' own.
+            rail.pop("switch")
+            rail.pop("port")
+        target = inventory / path.relative_to(EXAMPLE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(yaml.safe_dump(content, sort_keys=False))
     hosts = {
         "head1": {"ansible_host": f"{subnet}.10"},
         **{f"gpu{n}": {"ansible_host": f"{subnet}.{10 + n}"} for n in range(1, gpu_nodes + 1)},
@@ -62,16 +64,15 @@ def write_inventory(
     for name, extra in (host_variables or {}).items():
         hosts[name] = {**hosts[name], **extra}
     gpus = {name: None for name in hosts if name.startswith("gpu")}
-    site_variables = {
-        "railweld_site": site,
-        # No switches in these labs, so rails lead nowhere.
-        **copy.deepcopy(dict(variables or {})),
-    }
+    # Variables of hosts.yml's `all` lose against group_vars/all, so they are written there.
+    everywhere = inventory / "group_vars/all.yml"
+    described = yaml.safe_load(everywhere.read_text())
+    described.update({"railweld_site": site, **(variables or {})})
+    everywhere.write_text(yaml.safe_dump(described, sort_keys=False))
     (inventory / "hosts.yml").write_text(
         yaml.safe_dump(
             {
                 "all": {
-                    "vars": site_variables,
                     "hosts": hosts,
                     "children": {
                         "gpu_nodes": {"hosts": gpus},
@@ -89,23 +90,28 @@ def write_inventory(
 
 @dataclass
 class PlayRun:
-    """What one `ansible-playbook` left behind."""
+    """What one `ansible-playbook` left behind: exit code, output and the run's JSON report."""
 
     returncode: int
     output: str
-    recap: dict[str, dict[str, int]] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
 
     def assert_ok(self) -> PlayRun:
         """Fail with the tail of the output unless every host finished."""
         assert self.returncode == 0, self.output[-8000:]
         return self
 
+    def host(self, name: str) -> dict[str, Any]:
+        """The report's entry of one host."""
+        entry: dict[str, Any] = self.report["hosts"][name]
+        return entry
+
     def changed(self) -> dict[str, int]:
         """Number of changed tasks per host."""
-        return {host: counts["changed"] for host, counts in self.recap.items()}
+        return {host: entry["changed"] for host, entry in self.report["hosts"].items()}
 
 
-RECAP_LINE = re.compile(r"^(?P<host>\S+)\s+:\s+(?P<counts>ok=\d+.*)$", re.MULTILINE)
+REPORT_LINE = re.compile(r"^report: (?P<path>\S+)$", re.MULTILINE)
 
 
 def environment(state: Path | None = None) -> dict[str, str]:
@@ -150,13 +156,9 @@ def play(
         timeout=timeout,
         check=False,
     )
-    recap = {
-        match["host"]: {
-            key: int(value) for key, value in (pair.split("=") for pair in match["counts"].split())
-        }
-        for match in RECAP_LINE.finditer(run.stdout)
-    }
-    return PlayRun(run.returncode, run.stdout, recap)
+    match = REPORT_LINE.search(run.stdout)
+    report = json.loads(Path(match["path"]).read_text()) if match else {}
+    return PlayRun(run.returncode, run.stdout, report)
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,3 @@ def running_lab(inventory: Path) -> Iterator[TestLab]:
         yield lab
     finally:
         lab.railweld("down", check=False)
-
-
-def load_json(path: Path) -> Any:
-    """Read one JSON file."""
-    return json.loads(path.read_text())

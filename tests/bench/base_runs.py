@@ -25,7 +25,7 @@ REMOTE_OPERATION = re.compile(r"^<(?P<address>[\d.]+)> SSH: EXEC ", re.MULTILINE
 
 @dataclass(frozen=True)
 class Measured:
-    """One playbook run: seconds of wall time and controller CPU, operations and changes per node."""
+    """One playbook run: wall and controller CPU seconds, operations and changes per node."""
 
     run: PlayRun
     wall_s: float
