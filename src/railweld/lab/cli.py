@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from railweld.errors import ExitCode
+from railweld.errors import ExitCode, UsageError
+from railweld.lab import faults
 from railweld.lab.lab import Lab
 from railweld.lab.process import Report
 
@@ -82,12 +83,50 @@ def ssh(
     os.execvp(argv[0], argv)  # noqa: S606
 
 
+def fault(  # noqa: PLR0917 - Typer passes by name
+    name: Annotated[str | None, typer.Argument(help="Fault; without one, list them.")] = None,
+    node: Annotated[str | None, typer.Argument(help="Node of the lab.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Setting as key=value; may be repeated.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take the fault away.")] = False,
+    inventory: Inventory = None,
+    as_json: Json = False,
+) -> None:
+    """Make something fail on a node, or take the fault away."""
+    if name is None:
+        _list_faults(as_json=as_json)
+        return
+    if node is None:
+        raise UsageError(f"{name}: found no node; usage: railweld lab fault {name} NODE")
+    lab = Lab.from_inventory(inventory or [DEFAULT_INVENTORY])
+    if clear:
+        lab.clear(name, node)
+        typer.echo(f"{node}: {name} cleared")
+    else:
+        lab.fault(name, node, **faults.parse_settings(settings or []))
+        typer.echo(f"{node}: {name}")
+
+
+def _list_faults(*, as_json: bool) -> None:
+    if as_json:
+        typer.echo(faults.table())
+        return
+    table = Table()
+    for heading in ("fault", "what happens", "settings"):
+        table.add_column(heading)
+    for name, each in faults.FAULTS.items():
+        table.add_row(name, each.text, "\n".join(f"{k}={v}" for k, v in each.settings.items()))
+    Console().print(table)
+
+
 def register(app: typer.Typer) -> None:
     """Add `railweld lab` to the command line."""
     group = typer.Typer(help="The embedded lab: SSH nodes on this machine.", no_args_is_help=True)
     group.command()(up)
     group.command()(down)
     group.command()(status)
+    group.command()(fault)
     group.command("exec")(exec_)
     group.command()(ssh)
     app.add_typer(group, name="lab")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import gzip
-import os
-import shutil
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,19 +127,16 @@ def _fingerprint(home: Path) -> str | None:
     )
 
 
-def index_repository(
-    folder: Path, key: SigningKey, *, label: str, hide: Sequence[str] = ()
-) -> None:
+def index_repository(folder: Path, key: SigningKey, *, label: str) -> None:
     """Write and sign the indexes of a flat repository whose packages lie in `folder`.
 
     Args:
         folder: the packages; the indexes go beside them.
         key: signs.
         label: origin, label and codename in Release.
-        hide: `name` or `name=version` left out of the index although the file lies there.
     """
     text = run(["apt-ftparchive", "packages", "."], cwd=folder).stdout
-    write_index(folder, key, packages=hide_packages(text, hide), label=label)
+    write_index(folder, key, packages=text, label=label)
 
 
 def write_index(folder: Path, key: SigningKey, *, packages: str, label: str) -> None:
@@ -167,23 +164,19 @@ def write_index(folder: Path, key: SigningKey, *, packages: str, label: str) -> 
 
 
 def hide_packages(packages: str, hide: Sequence[str]) -> str:
-    """Drop stanzas from the text of a Packages file."""
-    if not hide:
-        return packages
+    """Drop stanzas from the text of a Packages file.
+
+    Args:
+        packages: the text.
+        hide: `NAME` or `NAME=VERSION`, with shell wildcards.
+    """
     kept = []
     for stanza in packages.split("\n\n"):
-        fields = dict(
-            line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0] != " "
-        )
-        name, version = fields.get("Package", ""), fields.get("Version", "")
-        if name not in hide and f"{name}={version}" not in hide:
+        name = re.search(r"^Package: (\S+)", stanza, re.MULTILINE)
+        version = re.search(r"^Version: (\S+)", stanza, re.MULTILINE)
+        full = f"{name[1] if name else ''}={version[1] if version else ''}"
+        if not any(
+            fnmatch.fnmatchcase(full, word if "=" in word else f"{word}=*") for word in hide
+        ):
             kept.append(stanza)
     return "\n\n".join(kept)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard link where the file system allows it."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -92,6 +92,27 @@ def latest_image_deb(release: str) -> Deb:
     )
 
 
+def slow_deb() -> Deb:
+    """A package whose upgrade takes as long as the node's fault says."""
+    return Deb(
+        name="railweld-lab-slow",
+        version="2",
+        architecture="all",
+        description="railweld lab: an upgrade that takes its time",
+        scripts={
+            "postinst": "#!/bin/sh\n"
+            "# Looks every tenth of a second whether the fault was taken away meanwhile.\n"
+            "mkdir -p /run/railweld-lab; touch /run/railweld-lab/slow-running\n"
+            "tenths=0\n"
+            "file=/var/lib/railweld-lab/slow-seconds\n"
+            'while [ "$tenths" -lt "$(cat $file 2>/dev/null || echo 0)0" ]; do\n'
+            "  sleep 0.1; tenths=$((tenths + 1))\n"
+            "done\n"
+            "rm -f /run/railweld-lab/slow-running\n"
+        },
+    )
+
+
 def build_installed(folder: Path) -> list[Path]:
     """Packages that a node has from the start."""
     release = running_kernel()
@@ -106,4 +127,5 @@ def build_for_mirror(folder: Path) -> list[Path]:
         build_deb(image_deb(newer), folder),
         build_deb(headers_deb(newer), folder),
         build_deb(latest_image_deb(newer), folder),
+        build_deb(slow_deb(), folder),
     ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from railweld.lab import access, kernel, mirror
+from railweld.lab import access, faults, kernel, mirror
 from railweld.lab import podman as pod
 from railweld.lab.image import ensure_base, ensure_node_image
 from railweld.lab.plan import LabPlan, NodePlan, plan_lab
@@ -220,12 +220,15 @@ class Lab:
         def look(node: Node) -> NodeStatus:
             container = found.pop(node.name, None)
             running = container is not None and container.is_running
+            active = set(node.faults()) if running else set()
+            if node.plan.is_mirror:
+                active |= set(faults.faults_of_mirror(self.plan.site))
             return NodeStatus(
                 node=node.name,
                 address=node.plan.address,
                 state=container.state if container else "absent",
                 ssh=running and node.answers_ssh(),
-                faults=tuple(sorted(node.faults())) if running else (),
+                faults=tuple(sorted(active)),
             )
 
         rows = [look(node) for node in self.nodes]
@@ -234,6 +237,18 @@ class Lab:
             for name, container in sorted(found.items())
         ]
         return rows
+
+    def fault(self, name: str, node: str, **settings: object) -> None:
+        """Make a fault on a node; `railweld.lab.faults.FAULTS` has the names and settings.
+
+        Raises:
+            LabError: unknown fault or setting, or the node cannot have it as it is.
+        """
+        faults.make(self, name, node, {key: str(value) for key, value in settings.items()})
+
+    def clear(self, name: str, node: str) -> None:
+        """Take a fault away again."""
+        faults.clear(self, name, node)
 
     def _sweep(self, wanted: Mapping[str, str]) -> None:
         """Remove what is not wanted, was never finished, or lost its container."""
@@ -308,16 +323,32 @@ class Lab:
         keyring = "/etc/apt/keyrings/railweld-lab.asc"
         source = f"deb [signed-by={keyring}] http://{self.plan.mirror.address}/debian /\n"
         gateway = "" if node.is_mirror else self.plan.mirror.address
-        profile = {**node.hardware, "kernel": kernel.running_kernel(), "gateway": gateway}
+        profile = {
+            **node.hardware,
+            "kernel": kernel.running_kernel(),
+            "address": f"{node.address}/{self.plan.subnet.prefixlen}",
+            # The way out of the management network ends at the mirror node.
+            "gateway": gateway,
+        }
         files: dict[str, tuple[str, int]] = {
             "/root/.ssh/authorized_keys": (public_key, 0o600),
             "/etc/hosts": (hosts, 0o644),
             keyring: (apt_key, 0o644),
             "/etc/apt/sources.list.d/railweld-lab.list": (source, 0o644),
             "/etc/railweld-lab": (f"{self.plan.site} {node.name} {profile['profile']}\n", 0o644),
+            "/etc/default/grub": (self._boot_settings(node), 0o644),
             "/var/lib/railweld-lab/profile.json": (json.dumps(profile, indent=1) + "\n", 0o644),
         }
         return tar_of(files)
+
+    @staticmethod
+    def _boot_settings(node: NodePlan) -> str:
+        parameters = " ".join(node.hardware["kernel_parameters"])
+        return (
+            "# Boot settings; update-grub reads them.\n"
+            "GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\n"
+            f'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX="{parameters}"\n'
+        )
 
     def _write_known_hosts(self) -> None:
         keys = {

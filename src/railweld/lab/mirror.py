@@ -15,8 +15,14 @@ from pathlib import Path
 
 from railweld.lab import kernel, os_packages
 from railweld.lab.access import FINGERPRINT_FILE, lab_state_dir, write_atomically
-from railweld.lab.debs import SigningKey, index_repository, signing_key
-from railweld.lab.image import Base, cache_lock, debian_mirror, digest, tree_digest
+from railweld.lab.debs import (
+    SigningKey,
+    hide_packages,
+    index_repository,
+    signing_key,
+    write_index,
+)
+from railweld.lab.image import Base, cache_lock, debian_mirror, digest
 from railweld.lab.process import LabError, Report, run
 from railweld.state import cache_dir
 
@@ -72,46 +78,50 @@ def _built(kind: str, key: SigningKey, recipe: str, build: Callable[[Path], None
 
 
 def _os_repository(base: Base, key: SigningKey, report: Report) -> str:
-    wanted = sorted({name for names in os_packages.MIRROR.values() for name in names})
+    together = sorted({name for names in os_packages.MIRROR.values() for name in names})
+    transactions = [together, *([name] for name in os_packages.ALTERNATIVES)]
 
     def build(folder: Path) -> None:
-        report(f"mirror: downloading {len(wanted)} Debian packages and what they depend on")
-        download_debian(wanted, base.status, folder, report)
+        report(f"mirror: downloading {len(together)} Debian packages and what they depend on")
+        download_debian(transactions, base, folder)
         kernel.build_for_mirror(folder)
         index_repository(folder, key, label="os")
 
-    return _built("os", key, json.dumps([1, base.digest, wanted]), build)
+    return _built("os", key, json.dumps([2, base.digest, transactions]), build)
 
 
-def download_debian(wanted: Sequence[str], status: Path, folder: Path, report: Report) -> None:
-    """Download packages with their dependencies, as apt would on a node with this status file.
+def download_debian(transactions: Sequence[Sequence[str]], base: Base, folder: Path) -> None:
+    """Download packages with what they depend on, as apt would fetch them on a node.
 
-    One apt run per name: packages that exclude each other (time daemons) can both be offered.
+    Args:
+        transactions: names that can be installed together; one apt run for each.
+        base: has the package database that dependencies are resolved against.
+        folder: where the packages go. The downloads stay in the cache too.
+
+    Raises:
+        LabError: apt cannot resolve or download.
     """
     if not ARCHIVE_KEYRING.exists():
         raise LabError(
             f"mirror: found no {ARCHIVE_KEYRING}; "
             "install with: apt-get install -y debian-archive-keyring"
         )
-    work = cache_dir("lab", "apt")
-    options = _apt_options(work, status)
+    work = cache_dir("lab", "apt", base.digest)
+    options = _apt_options(work, base.status)
     run(["apt-get", *options, "update", "-q"])
-    archives = work / "archives"
-    for index, name in enumerate(wanted, 1):
+    for names in transactions:
         done = run(
             [
                 *("apt-get", *options, "-y", "-q", "--download-only"),
-                *("--no-install-recommends", "--reinstall", "install", name),
+                *("--no-install-recommends", "--reinstall", "install", *names),
             ],
             check=False,
         )
         if not done.ok:
-            tail = "\n".join(done.text.splitlines()[-6:])
-            raise LabError(f"mirror: apt cannot download {name} with its dependencies:\n{tail}")
-        if index % 10 == 0:
-            report(f"mirror: {index} of {len(wanted)} packages")
-    for archive in archives.glob("*.deb"):
-        shutil.move(archive, folder / archive.name)
+            tail = "\n".join(done.text.splitlines()[-12:])
+            raise LabError(f"mirror: apt cannot download {' '.join(names)}:\n{tail}")
+    for archive in (work / "archives").glob("*.deb"):
+        shutil.copy2(archive, folder / archive.name)
 
 
 def _apt_options(work: Path, status: Path) -> list[str]:
@@ -155,8 +165,7 @@ def _vendor_repositories(key: SigningKey, report: Report) -> dict[str, str]:
     except ModuleNotFoundError:
         report("mirror: no vendor stand-ins in this installation, only the os repository")
         return {}
-    source = Path(str(vendor.__file__)).parent
-    recipe = json.dumps([2, VERSION_SETS, tree_digest(source), kernel.running_kernel()])
+    recipe = str(vendor.content_key(VERSION_SETS, kernel=kernel.running_kernel()))
 
     def build(folder: Path) -> None:
         report(f"mirror: building vendor stand-ins for {', '.join(VERSION_SETS)}")
@@ -169,6 +178,38 @@ def _vendor_repositories(key: SigningKey, report: Report) -> dict[str, str]:
     return {repository: f"{name}/{repository}" for repository in VENDOR_REPOSITORIES}
 
 
+def override(site: str, repository: str, hide: Sequence[str]) -> None:
+    """Serve a repository without some packages, signed as ever, to one lab.
+
+    Args:
+        site: the lab.
+        repository: `os`, `cuda` or `doca`.
+        hide: `NAME` or `NAME=VERSION`; `*` stands for anything.
+
+    Raises:
+        LabError: no such repository, or nothing in it matches.
+    """
+    folder = lab_mirror_dir(site)
+    served = json.loads((folder / SERVED_FILE).read_text())
+    if repository not in served:
+        raise LabError(f"{repository}: no such repository, expected one of {', '.join(served)}")
+    packages = (mirror_root() / served[repository] / "Packages").read_text()
+    fewer = hide_packages(packages, hide)
+    if fewer == packages:
+        raise LabError(f"{repository}: found no package that matches {', '.join(hide)}")
+    places = [repository, "debian"] if repository == "os" else [repository]
+    for place in places:
+        target = folder / "override" / place
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        write_index(target, signing_key(), packages=fewer, label=repository)
+
+
+def is_overridden(site: str) -> bool:
+    """True while a repository of the lab is not served as it was built."""
+    return (lab_mirror_dir(site) / "override").is_dir()
+
+
 def clear_overrides(site: str) -> None:
-    """Take away what faults put in the place of a repository."""
+    """Serve every repository as it was built."""
     shutil.rmtree(lab_mirror_dir(site) / "override", ignore_errors=True)

@@ -31,7 +31,7 @@ IMAGE: tuple[str, ...] = (
 
 #: On the mirror, by the part of the product that installs it.
 MIRROR: dict[str, tuple[str, ...]] = {
-    "time": ("chrony", "systemd-timesyncd"),
+    "time": ("chrony",),
     "rdma": (
         "ibverbs-providers",
         "ibverbs-utils",
@@ -64,3 +64,6 @@ MIRROR: dict[str, tuple[str, ...]] = {
         "udev",
     ),
 }
+
+#: Also on the mirror, but not beside what is above: another time daemon, for instance.
+ALTERNATIVES: tuple[str, ...] = ("systemd-timesyncd",)

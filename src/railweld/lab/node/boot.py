@@ -23,15 +23,16 @@ def main() -> int:
     release = state.kernel()
     for folder in ("modules", "real"):
         (state.run_dir() / folder).mkdir(parents=True, exist_ok=True)
+    state.write_file(state.run_dir() / "kernel", f"{release}\n")
     first_boot(release)
     mount_stand_ins()
     command_line = bootfiles.command_line(release)
     show_command_line(command_line)
     rails.reset_network()
-    hardware.refresh({})
     loaded = modules.autoload(
         modules.rules(text=bootfiles.initramfs_modprobe(release)), command_line
     )
+    hardware.refresh(state.loaded_modules())
     rails.build(state.hcas() if "mlx5_core" in loaded else [])
     rails.default_route(str(state.profile().get("gateway", "")))
     mellanox_debugfs()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -237,15 +236,6 @@ def write_hca(folder: Path, hca: Mapping[str, Any], *, with_ofed: bool) -> None:
     traffic_class = folder / "tc/1/traffic_class"
     if with_ofed and not traffic_class.exists():
         write_attribute(traffic_class, "")
-    cut_link(hca)
-
-
-def cut_link(hca: Mapping[str, Any]) -> None:
-    """Take the carrier from the rail's network interface, or give it back."""
-    port = f"lab-{hca['netdev']}"
-    if state.path(f"/sys/class/net/{port}").exists():
-        word = "up" if hca["is_up"] else "down"
-        subprocess.run(["ip", "link", "set", port, word], check=False)
 
 
 # --- NVIDIA driver ---------------------------------------------------------------------------

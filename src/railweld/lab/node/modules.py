@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from railweld.lab.node import hardware, state
+from railweld.lab.node import hardware, rails, state
 
 #: Modules of the kernel package: folder below kernel/, and the modules that they need.
 IN_TREE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -189,6 +189,17 @@ def load(name: str, options: str = "", *, use_install: bool = True) -> list[str]
     Raises:
         ModuleError: modprobe or the kernel refuses.
     """
+    try:
+        loaded = _load(name, options, use_install=use_install)
+    finally:
+        # What it needs stays loaded even if it is refused itself.
+        hardware.refresh(state.loaded_modules())
+    if "mlx5_core" in loaded:
+        rails.build(state.hcas())
+    return loaded
+
+
+def _load(name: str, options: str = "", *, use_install: bool = True) -> list[str]:
     name = canonical(name)
     if name in state.loaded_modules() or (find(name) is None and is_builtin(name)):
         return []
@@ -208,13 +219,12 @@ def load(name: str, options: str = "", *, use_install: bool = True) -> list[str]
         raise ModuleError(
             f"FATAL: Module {name} not found in directory /lib/modules/{state.kernel()}"
         )
-    loaded = [each for need in reversed(module.needs) for each in load(need)]
+    loaded = [each for need in reversed(module.needs) for each in _load(need)]
     _accept(module)
     folder = state.run_dir() / "modules"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(module.version)
     write_sys_module(module, " ".join(filter(None, [found.options.get(name, ""), options])))
-    hardware.refresh(state.loaded_modules())
     return [*loaded, name]
 
 
@@ -257,6 +267,8 @@ def unload(name: str) -> None:
         raise ModuleError(f"ERROR: Module {name} is in use")
     (state.run_dir() / "modules" / name).unlink()
     hardware.remove_tree(state.path(f"/sys/module/{name}"))
+    if name == "mlx5_core":
+        rails.remove()
     hardware.refresh(state.loaded_modules())
 
 
@@ -325,7 +337,7 @@ def autoload(initramfs_rules: Rules, command_line: str) -> list[str]:
     loaded = []
     for name in wanted:
         try:
-            loaded += load(name, use_install=False)
+            loaded += _load(name, use_install=False)
         except ModuleError:
             continue  # the kernel log has it; the boot goes on, as on a real machine
     return loaded

@@ -292,10 +292,11 @@ def mokutil(arguments: Sequence[str]) -> int:
 
 # --- data center bridging --------------------------------------------------------------------
 
-#: What an adapter has after power-on.
+#: What an adapter has after power-on. The file is shared with mlnx_qos: both set one hardware.
 DCB_DEFAULT: dict[str, Any] = {
     "pfc": [False] * 8,
-    "dscp_prio": [],
+    "dscp2prio": {},
+    "trust": "pcp",
     "prio_tc": [0] * 8,
     "tc_tsa": ["strict"] * 8,
     "tc_bw": [0] * 8,
@@ -334,8 +335,8 @@ def _dcb(words: list[str], *, as_json: bool) -> int:
     known = [hca["netdev"] for hca in state.profile().get("hcas", [])]
     if device not in known:
         raise _DcbError("dcb: Operation not supported", is_usage=False)
-    file = state.run_dir() / "dcb" / f"{device}.json"
-    found: dict[str, Any] = state.read_json(file, DCB_DEFAULT)
+    file = state.run_dir() / "qos" / f"{device}.json"
+    found: dict[str, Any] = {**DCB_DEFAULT, **state.read_json(file, {})}
     if verb == "show":
         _dcb_show(thing, found, as_json=as_json)
         return 0
@@ -369,23 +370,19 @@ def _dcb_pfc(_verb: str, found: dict[str, Any], rest: Sequence[str]) -> dict[str
 
 
 def _dcb_app(verb: str, found: dict[str, Any], rest: Sequence[str]) -> dict[str, Any]:
-    if verb == "flush":
-        return {**found, "dscp_prio": []}
-    if rest[:1] != ["dscp-prio"]:
+    if verb != "flush" and rest[:1] != ["dscp-prio"]:
         raise _DcbError(f'What is "{rest[0] if rest else ""}"?')
-    entries = [list(entry) for entry in found["dscp_prio"]]
+    codes: dict[str, int] = {} if verb == "flush" else dict(found["dscp2prio"])
     for key, value in _pairs(rest[1:]):
-        entry = [_dscp(key), int(value)]
+        code, priority = str(_dscp(key)), int(value)
         if verb in ("add", "replace"):
-            if verb == "replace":
-                entries = [each for each in entries if each[0] != entry[0]]
-            if entry not in entries:
-                entries.append(entry)
-        elif entry in entries:
-            entries.remove(entry)
+            codes[code] = priority
+        elif codes.get(code) == priority:
+            del codes[code]
         else:
             raise _DcbError("Deleting nonexistent APP entry", is_usage=False)
-    return {**found, "dscp_prio": sorted(entries)}
+    # The kernel's driver takes the first DSCP entry as the order to trust the packet's DSCP.
+    return {**found, "dscp2prio": codes, "trust": "dscp" if codes else "pcp"}
 
 
 #: Names that iproute2 takes for a DSCP.
@@ -422,11 +419,10 @@ def _dcb_show(thing: str, found: dict[str, Any], *, as_json: bool) -> None:
             f"{index}:{'on' if bit else 'off'}" for index, bit in enumerate(found["pfc"])
         )
     elif thing == "app":
-        answer = {"dscp_prio": found["dscp_prio"]} if found["dscp_prio"] else {}
-        text = "dscp-prio " + " ".join(
-            f"{code}:{priority}" for code, priority in found["dscp_prio"]
-        )
-        text = text if found["dscp_prio"] else ""
+        entries = sorted((int(code), priority) for code, priority in found["dscp2prio"].items())
+        answer = {"dscp_prio": entries} if entries else {}
+        text = " ".join(["dscp-prio", *(f"{code}:{priority}" for code, priority in entries)])
+        text = text if entries else ""
     else:
         answer = {"ets_cap": 8, **{key: found[key] for key in ("prio_tc", "tc_tsa", "tc_bw")}}
         text = "ets-cap 8 \n" + "\n".join(

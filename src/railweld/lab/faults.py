@@ -1,0 +1,173 @@
+"""Every fault of the lab by name: what it does, its settings, and where it is made."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from railweld.lab import mirror
+from railweld.lab.process import LabError
+
+if TYPE_CHECKING:
+    from railweld.lab.lab import Lab, Node
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        text: one line of help.
+        settings: settings with their defaults, as the operator writes them.
+        on: makes it on the lab's side; None if the node does it itself.
+        off: takes it away on the lab's side.
+    """
+
+    text: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    on: Callable[[Lab, Node, Mapping[str, str]], None] | None = None
+    off: Callable[[Lab, Node], None] | None = None
+
+
+def make(lab: Lab, name: str, node: str, settings: Mapping[str, str]) -> None:
+    """Make a fault on a node.
+
+    Raises:
+        LabError: unknown fault or setting, or the node cannot have it as it is.
+    """
+    fault = _known(name)
+    unknown = sorted(set(settings) - set(fault.settings))
+    if unknown:
+        expected = ", ".join(f"{key}={value}" for key, value in fault.settings.items()) or "none"
+        raise LabError(f"{name}: found settings {', '.join(unknown)}, expected {expected}")
+    handle = lab.node(node)
+    if fault.on is not None:
+        fault.on(lab, handle, {**fault.settings, **settings})
+        return
+    given = {key: value for key, value in {**fault.settings, **settings}.items() if value}
+    handle.exec([NODE_PROGRAM, "on", name, *(f"{key}={value}" for key, value in given.items())])
+
+
+def clear(lab: Lab, name: str, node: str) -> None:
+    """Take a fault away.
+
+    Raises:
+        LabError: unknown fault, or what it took cannot be brought back.
+    """
+    fault = _known(name)
+    handle = lab.node(node)
+    if fault.off is not None:
+        fault.off(lab, handle)
+    elif fault.on is None:
+        handle.exec([NODE_PROGRAM, "off", name])
+
+
+def _known(name: str) -> Fault:
+    if name not in FAULTS:
+        raise LabError(f"{name}: no such fault, expected one of {', '.join(FAULTS)}")
+    return FAULTS[name]
+
+
+def _power_cut(_lab: Lab, node: Node, settings: Mapping[str, str]) -> None:
+    seconds = float(settings["seconds"])
+    node.cut_power()
+    if seconds >= 0:
+        time.sleep(seconds)
+        node.start()
+
+
+def _power_back(_lab: Lab, node: Node) -> None:
+    if node.state() != "running":
+        node.start()
+
+
+def _other_versions(lab: Lab, _node: Node, settings: Mapping[str, str]) -> None:
+    hide = [word for word in settings["hide"].split(",") if word]
+    if not hide:
+        raise LabError(
+            "repository-version: found no package to hide; give --set hide=NAME or NAME=VERSION, "
+            "more separated by commas; a * stands for anything"
+        )
+    mirror.override(lab.plan.site, settings["repository"], hide)
+
+
+def _same_versions(lab: Lab, _node: Node) -> None:
+    mirror.clear_overrides(lab.plan.site)
+
+
+def faults_of_mirror(site: str) -> tuple[str, ...]:
+    """Active faults of the mirror that are not kept in a node."""
+    return ("repository-version",) if mirror.is_overridden(site) else ()
+
+
+def parse_settings(options: list[str]) -> dict[str, str]:
+    """`key=value` options of the command line.
+
+    Raises:
+        LabError: an option without `=`.
+    """
+    wrong = [option for option in options if not re.match(r"[a-z_]+=", option)]
+    if wrong:
+        raise LabError(f"--set {wrong[0]}: expected key=value")
+    return dict(option.split("=", 1) for option in options)
+
+
+NODE_PROGRAM = "/usr/lib/railweld-lab/fault"
+
+FAULTS: dict[str, Fault] = {
+    "apt-lock": Fault("a process holds dpkg's frontend lock", {"seconds": "60"}),
+    "chrony-stopped": Fault("the time daemon is stopped"),
+    "clock-offset": Fault(
+        "the clock is behind the time server; on the time server: for every node",
+        {"ms": "800", "server": ""},
+    ),
+    "disk-full": Fault("a folder lies on a disk that is full", {"path": "/var", "free_kib": "64"}),
+    "driver-mismatch": Fault(
+        "another driver is loaded than the one on disk, until the reboot", {"version": ""}
+    ),
+    "gpu-missing": Fault("GPUs are off the bus", {"count": "1"}),
+    "hca-down": Fault("an adapter's port has no link", {"hca": ""}),
+    "headers-missing": Fault("headers of the running kernel can be had nowhere"),
+    "link-rate": Fault("an adapter's port runs slower", {"hca": "", "gbps": "25"}),
+    "no-time-source": Fault("no time server answers the node"),
+    "nouveau-loaded": Fault("nouveau has the GPUs, until the reboot"),
+    "power-cut": Fault(
+        "every process dies at once; power comes back after some seconds, never if negative",
+        {"seconds": "1"},
+        _power_cut,
+        _power_back,
+    ),
+    "repository-down": Fault(
+        "the mirror refuses the node (mode=silent: does not answer); on the mirror node: everybody",
+        {"mode": "refuse"},
+    ),
+    "repository-version": Fault(
+        "a repository of the mirror has other versions than those hidden",
+        {"repository": "cuda", "hide": ""},
+        _other_versions,
+        _same_versions,
+    ),
+    "secure-boot": Fault(
+        "the firmware enforces signatures; enrolled: names of accepted keys",
+        {"state": "on", "enrolled": ""},
+    ),
+    "ssh-cut": Fault(
+        "SSH sessions break and new ones are refused (mode=silent: packets vanish)",
+        {"seconds": "20", "mode": "reset"},
+    ),
+    "unattended-upgrade": Fault(
+        "unattended-upgrades is in the middle of an upgrade", {"seconds": "60"}
+    ),
+}
+
+
+def table() -> str:
+    """The faults as JSON, for `railweld lab fault --json` and the documentation."""
+    return json.dumps(
+        {name: {"text": f.text, "settings": dict(f.settings)} for name, f in FAULTS.items()},
+        indent=1,
+    )
