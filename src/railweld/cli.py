@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from railweld.errors import ExitCode, RailweldError
 
@@ -29,12 +29,11 @@ def main() -> None:
     """Run the command line and map every outcome to the documented exit codes."""
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         code = ExitCode.INTERRUPTED
-    except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
-    except click.ClickException as error:
-        error.show()
+    except TyperException as error:
+        # A wrong option or argument. Typer's own exit code for it, 2, means "changes" here.
+        typer.echo(f"railweld: {error.format_message()} (see: railweld --help)", err=True)
         code = ExitCode.USAGE
     except RailweldError as error:
         typer.echo(f"railweld: {error}", err=True)
