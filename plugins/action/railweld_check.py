@@ -30,6 +30,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("railweld_check: give either `guard: ROLE` or `roles: [...]`")
         if guard:
             checks = registry.evaluate_guard(ctx, str(guard))
+            if self._task.check_mode:
+                planned = set((task_vars or {}).get("railweld_todo") or ())
+                return {**result, **verdict_of_plan(checks, planned)}
         else:
             names = host_roles(ctx.site, ctx.host) if roles == "all" else [str(r) for r in roles]
             checks = registry.evaluate(ctx, names)
@@ -53,6 +56,15 @@ def context_from(variables: dict[str, Any]) -> Context:
         host=variables["railweld_host"],
         node=variables["railweld_node"],
     )
+
+
+def verdict_of_plan(checks: list[Check], planned: set[str]) -> dict[str, Any]:
+    """Judge a guard in check mode: what a planned predecessor would leave cannot be there yet."""
+    open_checks = [check for check in checks if check.is_bad and check.id.split(".")[0] in planned]
+    result = verdict([check for check in checks if check not in open_checks], report_only=False)
+    if open_checks and not result.get("failed"):
+        result["msg"] = f"{', '.join(check.id for check in open_checks)} decided when it runs"
+    return result
 
 
 def waits_for_reboot(ctx: Context) -> bool:

@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
             and isinstance(known, dict)
             and known.get("run") == run_id()
         ):
-            return {**result, "changed": False, "skipped_reason": "observed in this run already"}
+            return {**result, "changed": False, "reused": True}
 
         model = variables.get("railweld") or {}
         host = (model.get("hosts") or {}).get(name)
@@ -80,9 +80,7 @@ class ActionModule(ActionBase):
             return {**result, **answer}
         node = answer.pop("node")
         node["run"] = run_id()
-        # The node's clock was read between the two moments; the middle is the best guess.
-        middle = (started + time.time()) / 2
-        node["time"]["skew_to_controller_s"] = round(node["now"] - middle, 3)
+        node["time"]["skew_to_controller_s"] = skew(node["now"], started, time.time())
         node["is_controller"] = self._is_controller(node)
         result.update(changed=False)
         result["ansible_facts"] = {"railweld_node": node, "railweld_host": host}
@@ -97,3 +95,10 @@ class ActionModule(ActionBase):
         except OSError:
             return False
         return bool(own) and own == node["os"].get("machine_id")
+
+
+def skew(there: float, started: float, ended: float) -> float:
+    """Return how far a clock that was read between two moments is off, 0 if it may be right."""
+    if there < started:
+        return round(there - started, 3)
+    return round(max(there - ended, 0.0), 3)

@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         loaded = variables.get("railweld")
         if isinstance(loaded, dict) and loaded.get("run") == run_id():
-            return {**loaded, "changed": False}
+            return {**loaded, "changed": False, "reused": True}
         raw = inventory_from_task_vars(variables)
         site, problems = build_site(raw)
         errors = [problem for problem in problems if problem.severity == "error"]

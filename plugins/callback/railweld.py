@@ -45,8 +45,20 @@ options:
 #: Task names that start so are waits: shown from their start, with what they wait for.
 _WAITS = ("Wait", "Reboot")
 #: Actions that are not worth a line when they only say ok.
-_QUIET = ("include_role", "include_tasks", "group_by", "set_fact", "debug", "meta")
-_QUIET = _QUIET + tuple(f"ansible.builtin.{name}" for name in _QUIET)
+_QUIET = frozenset(
+    prefix + name
+    for prefix in ("", "ansible.builtin.")
+    for name in (
+        "assert",
+        "debug",
+        "group_by",
+        "include_role",
+        "include_tasks",
+        "meta",
+        "set_fact",
+        "validate_argument_spec",
+    )
+)
 #: Up to so many hosts the summary lists every one, beyond it only those that need a look.
 _HOST_ROWS = 40
 #: The stage that a playbook belongs to, as journal and reports name it.
@@ -64,6 +76,10 @@ class _Step:
     counts: Counter[str] = field(default_factory=Counter)
     changed: list[str] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
+    #: It waits for something outside of Ansible; a conditional wait may be none, so it is not.
+    waits: bool = False
+    #: All that it says was said before: the model or the observation of this run is used again.
+    repeated: bool = False
 
 
 @dataclass
@@ -143,8 +159,9 @@ class CallbackModule(CallbackBase):
             role=role,
             action=task.action,
             started=time.monotonic(),
+            waits=task.get_name().rpartition(" : ")[2].startswith(_WAITS) and not task.when,
         )
-        if self._step.name.startswith(_WAITS):
+        if self._step.waits:
             self._status()
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
@@ -156,7 +173,7 @@ class CallbackModule(CallbackBase):
         if self._step is None:
             return
         self._step.running.add(host.get_name())
-        if self._step.name.startswith(_WAITS) and len(self._step.running) == 1 and not self._live:
+        if self._step.waits and len(self._step.running) == 1 and not self._live:
             self._say(f"{self._prefix()} {self._step.name} ...", C.COLOR_VERBOSE)
         self._status()
 
@@ -166,6 +183,8 @@ class CallbackModule(CallbackBase):
         answer = result.result
         kind = "changed" if answer.get("changed") else "ok"
         self._count(kind, host)
+        if self._step and answer.get("reused"):
+            self._step.repeated = True
         self._learn(host, result)
         self._warn(host, answer)
         self._journal_result(host, result)
@@ -260,7 +279,7 @@ class CallbackModule(CallbackBase):
         shown = {kind: n for kind, n in step.counts.items() if kind != "skipped"}
         if not shown and not self.get_option("show_skipped"):
             return
-        if step.action in _QUIET and set(shown) <= {"ok"}:
+        if set(shown) <= {"ok"} and (step.action in _QUIET or step.repeated):
             return
         counts = ", ".join(f"{n} {kind}" for kind, n in sorted(step.counts.items()))
         color = C.COLOR_CHANGED if step.counts["changed"] else C.COLOR_OK
@@ -277,7 +296,7 @@ class CallbackModule(CallbackBase):
 
     def _learn(self, host: str, result: Any) -> None:
         answer, action = result.result, result.task.action
-        if action == "railweld_site" and isinstance(answer.get("site"), dict):
+        if action == "railweld_site" and self._site is None and answer.get("site"):
             self._site = str(answer["site"]["name"])
             self._version_set = str(answer["site"]["version_set"])
             hosts = len(answer.get("hosts") or {})
@@ -350,7 +369,7 @@ class CallbackModule(CallbackBase):
         names = ", ".join(waiting[:4]) + (
             f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         )
-        verb = "waits" if step.name.startswith(_WAITS) else "runs"
+        verb = "waits" if step.waits else "runs"
         done = sum(step.counts.values())
         text = f"{self._prefix()} {step.name}: {done} done, {verb} on {names}"
         width = shutil.get_terminal_size().columns - 1
