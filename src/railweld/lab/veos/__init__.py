@@ -3,6 +3,11 @@
 It behaves like EOS for what a lossless fabric needs (modes, sessions, commit timers, `show`
 commands, the refusals of each platform) and refuses what a real switch would refuse.
 
+Known to be thinner than the real thing: no eAPI, no `?` help, no line wrapping at the terminal's
+width; texts and table layouts for which no public source exists are marked "unverified" where
+they stand; lines inside modes that this product never writes (`router bgp`, `vlan`, ACLs) are
+kept without being judged.
+
     async with VirtualSwitch(model="7050X3", version="4.31.2F", hostname="leaf1") as switch:
         ConnectHandler(device_type="arista_eos", host="127.0.0.1", port=switch.port, ...)
 """
