@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from railweld.fabric.lines import leaves, parse
 from railweld.fabric.transport import (
-    LINE_TIMEOUT_S,
-    SAVE_TIMEOUT_S,
+    LONG,
     Connection,
     RefusedError,
     SwitchError,
@@ -93,7 +92,7 @@ def facts(connection: Connection, switch: str) -> Facts:
 
 def running_config(connection: Connection) -> str:
     """The running configuration."""
-    return connection.run("show running-config", timeout=SAVE_TIMEOUT_S)
+    return connection.run("show running-config", patience=LONG)
 
 
 def startup_config(connection: Connection) -> str | None:
@@ -135,13 +134,16 @@ def _sessions_from_text(text: str) -> Sessions:
 
 def abort_session(connection: Connection, name: str) -> None:
     """Drop a pending session, or roll back the one whose timer runs; the exec form always works."""
-    connection.run(f"configure session {name} abort", timeout=SAVE_TIMEOUT_S)
+    connection.run(f"configure session {name} abort", patience=LONG)
 
 
 def save(connection: Connection, switch: str) -> None:
     """Write the startup configuration; anything but EOS's own success text is a failure."""
-    answer = connection.run("copy running-config startup-config", timeout=SAVE_TIMEOUT_S)
-    if "Copy completed successfully" not in answer:
+    try:
+        answer = connection.run("copy running-config startup-config", patience=LONG)
+    except RefusedError as error:
+        answer = error.answer
+    if "Copy completed successfully" not in answer or "%" in answer:
         raise SwitchError(
             switch,
             f"found {answer.strip()[-200:] or 'no answer'} after the save, expected `Copy "
@@ -377,7 +379,7 @@ def pfc_ports(connection: Connection) -> dict[str, PfcPort] | None:
 
 def enter_session(connection: Connection, switch: str, name: str) -> None:
     """Open a configuration session; the prompt must show it, or lines would hit the exec mode."""
-    connection.run(f"configure session {name}", timeout=LINE_TIMEOUT_S)
+    connection.run(f"configure session {name}")
     if "(config-s-" not in connection.prompt:
         raise SwitchError(
             switch,

@@ -43,6 +43,8 @@ def login_from_variables(name: str, variables: Mapping[str, Any]) -> Login:
         ),
         known_hosts=os.path.expanduser(known_hosts) if known_hosts else None,  # noqa: PTH111
         check_host_key=strict and not _is_false(checking),
+        connect_timeout_s=float(first("ansible_connect_timeout", "ansible_timeout") or 15),
+        command_timeout_s=float(first("ansible_command_timeout") or 30),
     )
     if not jump:
         return login

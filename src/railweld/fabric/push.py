@@ -41,8 +41,7 @@ from railweld.fabric.model import Fabric, Switch
 from railweld.fabric.order import Step, link_steps, rounds, switch_steps
 from railweld.fabric.render import render
 from railweld.fabric.transport import (
-    COMMIT_TIMEOUT_S,
-    LINE_TIMEOUT_S,
+    LONG,
     Connect,
     Connection,
     RefusedError,
@@ -292,7 +291,6 @@ class Member:
         self._armed = False
         self._deadline: float | None = None
         self._counters = eos.Counters()
-        self._packets: Mapping[str, int] | None = None
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class Member:
         self.plan = self._part(seen.plan)
         if not self.plan.changes:
             return False
-        self._refuse_disruptive(connection)
+        self._refuse_disruptive()
         self._warn_unsaved(connection)
         context.journal.backup(name, "before", self.before)
         context.journal.event(
@@ -331,9 +329,9 @@ class Member:
         eos.enter_session(connection, name, self.session)
         for line in self.plan.commands():
             self.context.interrupt.check()
-            answer = connection.run(line, timeout=LINE_TIMEOUT_S)
+            answer = connection.run(line)
             self.warnings += [f"`{line}`: {text}" for text in answer.splitlines() if text.strip()]
-        connection.run("end", timeout=LINE_TIMEOUT_S)
+        connection.run("end")
         if "(config" in connection.prompt:
             raise SwitchError(name, f"still in {connection.prompt!r} after `end`")
         text = connection.run(f"show session-config named {self.session} diffs")
@@ -366,8 +364,8 @@ class Member:
                 "found the running configuration changed by somebody else since it was read, "
                 "expected it unchanged: a commit would undo that change; run the push again",
             )
-        self._refuse_loaded(connection)
-        self._counters = self._count(connection)
+        earlier, self._counters = self._counters, self._count(connection)
+        self._refuse_loaded(earlier)
         seconds = self.context.settings.commit_timer_s
         timer = f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
         self._say(f"committing with timer {timer}")
@@ -379,9 +377,7 @@ class Member:
         self._remember((*previous, *self._set_paths()))
         self._armed = True
         self._deadline = self.context.clock.now() + seconds
-        connection.run(
-            f"configure session {self.session} commit timer {timer}", timeout=COMMIT_TIMEOUT_S
-        )
+        connection.run(f"configure session {self.session} commit timer {timer}", patience=LONG)
         armed = eos.sessions(connection).armed
         if armed != self.session:
             raise SwitchError(
@@ -446,7 +442,7 @@ class Member:
         name = self.switch.name
         self._say("confirming")
         self.context.journal.event(name, "confirming", session=self.session)
-        connection.run(f"configure session {self.session} commit", timeout=COMMIT_TIMEOUT_S)
+        connection.run(f"configure session {self.session} commit", patience=LONG)
         return self._confirmed(connection)
 
     def _confirmed(self, connection: Connection) -> Outcome:
@@ -628,7 +624,7 @@ class Member:
                 eos.abort_session(connection, name)
                 self.warnings.append(f"aborted session {name} of an earlier run")
 
-    def _refuse_disruptive(self, connection: Connection) -> None:
+    def _refuse_disruptive(self) -> None:
         assert self.plan is not None  # noqa: S101
         if self.plan.disruptive and not self.context.settings.disruptive:
             texts = "; ".join(
@@ -639,18 +635,15 @@ class Member:
                 f"found changes that interrupt traffic: {texts}; run with --disruptive in a "
                 "maintenance window",
             )
-        if self.stage == 2:
-            self._packets = eos.counters(
-                connection, self._changed_ports(), self.context.fabric.tuning.lossless.queue
-            ).packets
 
-    def _refuse_loaded(self, connection: Connection) -> None:
+    def _refuse_loaded(self, earlier: eos.Counters) -> None:
         """PFC that starts on a port with lossless traffic may drop what is in flight."""
-        if self.stage != 2 or self.context.settings.disruptive or self._packets is None:
+        if self.stage != 2 or self.context.settings.disruptive:
             return
-        queue = self.context.fabric.tuning.lossless.queue
-        now = eos.counters(connection, self._changed_ports(), queue).packets or {}
-        busy = [port for port, count in now.items() if count > self._packets.get(port, count)]
+        then, now = earlier.packets or {}, self._counters.packets or {}
+        busy = [
+            port for port in self._changed_ports() if now.get(port, 0) > then.get(port, 1 << 63)
+        ]
         if busy:
             raise SwitchError(
                 self.switch.name,

@@ -36,10 +36,12 @@ REFUSAL: Final = re.compile(
 #: A question instead of a prompt: nothing of ours is ever confirmed blindly.
 _QUESTION: Final = re.compile(r"(?:\[y/n\]|\[confirm\]|\[yes/no\]|[Pp]assword:)[ :?]*\Z")
 
-SHOW_TIMEOUT_S: Final = 30.0
-LINE_TIMEOUT_S: Final = 30.0
-COMMIT_TIMEOUT_S: Final = 120.0
-SAVE_TIMEOUT_S: Final = 120.0
+_TAIL: Final = 600  #: characters that hold a prompt or a question for certain
+_QUIET_S: Final = 0.15  #: silence after which an empty answer to a `show` is believed
+_ECHO_LINES: Final = 3  #: lines that a repeated echo may make; more is an answer
+
+#: How many times longer than a line a commit or a save may take.
+LONG: Final = 4.0
 
 
 class SwitchError(RailweldError):
@@ -84,8 +86,11 @@ def _hint(answer: str) -> str:
 class Connection(Protocol):
     """What the push and the verification need from a switch."""
 
-    def run(self, command: str, *, timeout: float = SHOW_TIMEOUT_S) -> str:
-        """Send one line and return its answer; raises `RefusedError` or `UnreachableError`."""
+    def run(self, command: str, *, patience: float = 1.0) -> str:
+        """Send one line and return its answer; raises `RefusedError` or `UnreachableError`.
+
+        `patience` multiplies the time that the login allows for an answer.
+        """
         ...
 
     @property
@@ -118,6 +123,7 @@ class Login:
     check_host_key: bool = True
     jump: Login | None = None
     connect_timeout_s: float = 15.0
+    command_timeout_s: float = 30.0
 
     def secrets(self) -> tuple[str | None, ...]:
         """Everything that no log may show."""
@@ -190,9 +196,16 @@ class EosConnection:
                 f"refused the login of {login.username} at {login.host}:{login.port}; check "
                 "ansible_user and its key or password",
             ) from error
-        except (NetmikoTimeoutException, ReadTimeout, ValueError) as error:
-            raise self._login_failure(error) from error
-        except (paramiko.SSHException, OSError, EOFError, ReadException) as error:
+        except ReadTimeout as error:
+            raise LoginError(
+                login.switch,
+                "found no steady prompt after the login, expected one that ends in # or >; a "
+                "clock in `prompt` or a banner that ends like a prompt does this",
+            ) from error
+        except (
+            NetmikoTimeoutException, ReadException, paramiko.SSHException, OSError, EOFError,
+            ValueError,
+        ) as error:  # fmt: skip
             raise self._login_failure(error) from error
         return channel
 
@@ -266,12 +279,12 @@ class EosConnection:
         """The prompt after the last command."""
         return self._prompt
 
-    def run(self, command: str, *, timeout: float = SHOW_TIMEOUT_S) -> str:
+    def run(self, command: str, *, patience: float = 1.0) -> str:
         """Send one line and return its answer without echo and prompt."""
         self._write(command)
         # EOS shows the whole host name, then the mode in brackets.
         done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
-        text = self._read(done, timeout, command)
+        text = self._read(done, patience * self.login.command_timeout_s, command)
         asked = _QUESTION.search(text)
         if asked:
             self._note(command, text)
@@ -291,7 +304,7 @@ class EosConnection:
         """Decline the question, so that the session can be left in order."""
         self._write("n")
         done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
-        self._read(done, LINE_TIMEOUT_S, "n")
+        self._read(done, self.login.command_timeout_s, "n")
 
     def _write(self, text: str) -> None:
         try:
@@ -306,7 +319,7 @@ class EosConnection:
         answer is only believed after the channel stayed quiet for a moment.
         """
         text, deadline, pause = "", time.monotonic() + timeout, 0.002
-        quiet = 0.15 if command.startswith("show ") else 0.0
+        quiet = _QUIET_S if command.startswith("show ") else 0.0
         settled = 0.0
         while True:
             try:
@@ -316,9 +329,10 @@ class EosConnection:
             if new:
                 text += new
                 pause, settled = 0.002, 0.0
-            if done.search(text) or _QUESTION.search(text):
-                answered = text.replace(command, "").count("\n") > 2
-                if answered or settled >= quiet:
+            # Only the end decides; a long answer is not searched again with every piece.
+            tail = text[-_TAIL:]
+            if done.search(tail) or _QUESTION.search(tail):
+                if settled >= quiet or text.count("\n") > _ECHO_LINES:
                     return text
                 settled += pause
             elif not new and self._is_closed():
@@ -327,7 +341,7 @@ class EosConnection:
                 raise UnreachableError(
                     self.login.switch,
                     f"no end of the answer to `{command}` within {timeout:g} s; last read: "
-                    f"{self._redact(_last_lines(text)) or 'nothing'}",
+                    f"{self._redact(_last_lines(tail)) or 'nothing'}",
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)

@@ -11,7 +11,7 @@ import pytest
 
 from railweld.fabric.model import Fabric, Port, Switch, Tuning
 from railweld.fabric.push import Report, Settings
-from railweld.fabric.stage import Stage
+from railweld.fabric.stage import Looked, Stage
 from railweld.fabric.transport import Login
 from railweld.lab.veos import ManualClock, Neighbour, VirtualSwitch, serving
 
@@ -89,6 +89,30 @@ def two_leaves_and_a_spine(tuning: Tuning | None = None) -> Fabric:
     return Fabric(site=SITE, tuning=tuning or Tuning(), switches=(leaf(1), leaf(2), spine))
 
 
+def one_leaf() -> Fabric:
+    """A leaf with two host ports and no cable to another switch."""
+    return Fabric(
+        site=SITE,
+        switches=(
+            Switch(
+                name="leaf1",
+                model="DCS-7050CX3-32S",
+                ports=tuple(
+                    Port(
+                        name=f"Ethernet{number}/1", kind="host", peer=f"gpu{number}",
+                        peer_port="rail1", rail=1,
+                    )
+                    for number in (1, 2)
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _approve(seen: Looked) -> bool:
+    return bool(seen.changed)
+
+
 @dataclass
 class Lab:
     """Virtual switches of a fabric and the stage on them."""
@@ -117,7 +141,7 @@ class Lab:
         )
 
     def push(self, *limit: str, fabric: Fabric | None = None) -> Report:
-        _, report = self.stage(limit, fabric).push(lambda seen: True)
+        _, report = self.stage(limit, fabric).push(_approve)
         assert report is not None
         return report
 
@@ -125,14 +149,14 @@ class Lab:
         return self.switches[name]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RAILWELD_STATE", str(tmp_path / "state"))
     return tmp_path / "state"
 
 
 @pytest.fixture
-def make_lab(state: Path, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+def make_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     """Build labs; `versions` gives a switch another release, `fabric` another fabric."""
     with ExitStack() as stack:
 
@@ -171,6 +195,7 @@ def make_lab(state: Path, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
                     username="admin",
                     password="admin",
                     known_hosts=str(known_hosts),
+                    command_timeout_s=6.0,
                 )
                 for name, switch in switches.items()
             }

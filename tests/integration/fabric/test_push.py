@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from railweld.fabric.push import Result, State
 
 from .conftest import Lab
