@@ -28,3 +28,33 @@ SITE_VARIABLE_PREFIX: Final = "railweld_"
 #: On a node: what the roles leave for the probe to read.
 NODE_STATE_DIR: Final = "/var/lib/railweld"
 NODE_CONFIG_DIR: Final = "/etc/railweld"
+
+# -- Kubernetes: names that roles, stack, bridge and verification share ---------------------
+
+#: What the stack itself runs in, and where training jobs run.
+NAMESPACE_SYSTEM: Final = "railweld-system"
+NAMESPACE_JOBS: Final = "railweld-jobs"
+
+#: On nodes, from kubelet registration: RDMA is described for this node, and which site it is of.
+LABEL_RDMA_AVAILABLE: Final = "rdma.nvidia.com/available"
+LABEL_SITE: Final = "railweld.io/site"
+#: On nodes, from the clock guard: `ok`, `off` or `unknown`.
+LABEL_CLOCK: Final = "railweld.io/clock"
+#: On namespaces whose pods the pin policy and the job policies look at.
+LABEL_BRIDGE: Final = "railweld.io/bridge"
+#: On a job's pod template: the hosts in rank order, comma-separated.
+ANNOTATION_HOSTS: Final = "railweld.io/hosts"
+
+TAINT_GPU: Final = "nvidia.com/gpu"
+RESOURCE_GPU: Final = "nvidia.com/gpu"
+
+CONFIGMAP_NCCL: Final = "nccl-profile"
+SERVICE_ACCOUNT_BRIDGE: Final = "bridged"
+
+#: In the site's state folder, mode 0600, written by deploy-cluster.yml.
+KUBECONFIG: Final = "kubeconfig"
+
+
+def kube_context(site: str) -> str:
+    """Context of the site's cluster in its kubeconfig; the cluster's own name is the site's."""
+    return f"railweld-{site}"
