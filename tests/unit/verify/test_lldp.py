@@ -43,9 +43,10 @@ def test_cable_in_another_switch_fails() -> None:
     assert run(neighbour("leaf2", "Ethernet1/1"))["lldp.cabling"][0] is Status.FAIL
 
 
-def test_no_neighbour_yet_is_a_warning() -> None:
-    found = run({"active": True, "neighbours": {}, "firmware_agents": {}})
-    assert found["lldp.cabling"][0] is Status.WARN
+def test_no_neighbour_yet_is_one_warning() -> None:
+    status, sentence = run({"active": True, "neighbours": {}})["lldp.neighbours"]
+    assert status is Status.WARN
+    assert "no neighbour on rail1" in sentence
 
 
 def test_stopped_daemon_fails_and_says_nothing_about_cables() -> None:

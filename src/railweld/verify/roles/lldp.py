@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from railweld.record import Check, Status, judge
+from railweld.record import Check, judge
 from railweld.verify.context import Context
 
 ROLE: Final = "lldp"
@@ -49,27 +49,16 @@ def checks(ctx: Context) -> Iterator[Check]:
 
 
 def _check_cabling(ctx: Context, target: str, lldp: Mapping[str, Any]) -> Iterator[Check]:
-    """Compare neighbours with the description. No neighbour is a warning: a switch may be new."""
+    """Compare neighbours with the description. Silence is a warning: a switch may be new."""
     neighbours = lldp.get("neighbours") or {}
+    silent = []
     for hca in ctx.host.get("hcas") or []:
-        if not hca.get("switch"):
-            continue
         netdev = hca["netdev"]
         seen = neighbours.get(netdev)
-        ran = f"lldpcli show neighbors ports {netdev}"
-        expected = f"{hca['switch']} {hca.get('port') or ''}".strip()
+        if not hca.get("switch") or not netdev:
+            continue
         if not seen:
-            yield Check(
-                id="lldp.cabling",
-                layer="link",
-                target=f"{target}/{netdev}",
-                status=Status.WARN,
-                ran=ran,
-                found="no neighbour",
-                expected=expected,
-                fix="switch LLDP on at the switch port, or wait one interval (30 s) after link-up",
-                ref=_REF,
-            )
+            silent.append(netdev)
             continue
         yield judge(
             id="lldp.cabling",
@@ -77,11 +66,21 @@ def _check_cabling(ctx: Context, target: str, lldp: Mapping[str, Any]) -> Iterat
             target=f"{target}/{netdev}",
             ok=_same_switch(seen.get("chassis"), hca["switch"])
             and (not hca.get("port") or seen.get("port") == hca["port"]),
-            ran=ran,
+            ran=f"lldpcli show neighbors ports {netdev}",
             found=f"{seen.get('chassis')} {seen.get('port')}",
-            expected=expected,
+            expected=f"{hca['switch']} {hca.get('port') or ''}".strip(),
             fix="move the cable, or correct switch and port of this rail in railweld_rails",
             ref=_REF,
+        )
+    if silent:
+        yield ctx.warn(
+            "lldp.neighbours",
+            layer="link",
+            ran="lldpcli show neighbors",
+            found=f"no neighbour on {', '.join(silent)}",
+            expected="the switch at the other end of every rail",
+            fix="switch LLDP on at the switch ports (the fabric stage does), or wait one interval "
+            "after link-up",
         )
 
 
