@@ -103,7 +103,19 @@ ResourceName = Annotated[
     ),
 ]
 
+EnvironmentName = Annotated[
+    str, _pattern(r"^[A-Z][A-Z0-9_]*$", "an environment variable in capital letters")
+]
+
 VendorRepository = Literal["ubuntu2204", "ubuntu2404", "debian12"]
+#: Images by their name in the version sets.
+StackImage = Literal[
+    "nfd", "rdma_device_plugin", "device_plugin", "clock_guard", "dcgm_exporter", "cuda_test"
+]
+#: Add-ons of the stack that a site may leave out.
+StackComponent = Literal[
+    "nfd", "rdma_plugin", "gpu_plugin", "clock_guard", "metrics", "policies", "bridge"
+]
 RepositoryId = Literal["cuda", "doca", "os", "kubernetes"]
 
 
@@ -186,6 +198,20 @@ class Partition(_Part):
     group: Text | None = Field(None, description="Ansible group whose hosts form the partition")
     hosts: tuple[Text, ...] = Field((), description="or the hosts one by one")
     default: bool = Field(False, description="the partition of jobs that name none")
+
+
+class JobVolume(_Part):
+    """A volume that every job gets: shared storage, or a folder of the node."""
+
+    name: DnsLabel = Field(description="name of the volume")
+    mount: AbsolutePath = Field(description="where the job sees it, e.g. /data")
+    host_path: AbsolutePath | None = Field(
+        None, description="folder of the node, e.g. where the parallel file system is mounted"
+    )
+    claim: Text | None = Field(
+        None, description="or a PersistentVolumeClaim in the namespace of the jobs"
+    )
+    read_only: bool = Field(False, description="jobs cannot write to it")
 
 
 class _Scope(BaseModel):
@@ -314,6 +340,69 @@ class SiteVariables(_Scope):
     partitions: tuple[Partition, ...] = Field(
         (Partition(name="gpu", group="gpu_nodes", hosts=(), default=True),),
         description="Slurm partitions",
+    )
+    # Stack
+    image_registry: Text | None = Field(
+        None,
+        description="registry (with a path if wanted) that takes the place of every image's own, "
+        "e.g. registry.example.com/mirror; none: the public ones",
+    )
+    image_overrides: dict[StackImage, Text] = Field(
+        {},
+        description="single images by their name in the version set, e.g. "
+        "{dcgm_exporter: registry.example.com/dcgm:4.5@sha256:...}; taken as they are",
+    )
+    image_pull_secrets: tuple[DnsLabel, ...] = Field(
+        (), description="Secrets with registry logins, made by the site in the stack's namespaces"
+    )
+    stack_without: tuple[StackComponent, ...] = Field(
+        (), description="add-ons that the stack leaves out, e.g. because the site has its own"
+    )
+    gpu_stack: Literal["device_plugin", "operator"] = Field(
+        "device_plugin",
+        description="who serves GPUs to pods: the device plugin alone, or NVIDIA's gpu-operator "
+        "(with driver and toolkit left to the roles)",
+    )
+    charts: dict[Literal["gpu_operator"], Text] = Field(
+        {}, description="where a chart comes from: a path, an oci:// address or a .tgz address"
+    )
+    rdma_shares: Annotated[int, Field(ge=1, le=1000), _NUMBER] | None = Field(
+        None,
+        description="how many pods of a node may have its HCAs at the same time; default: as many "
+        "as it has HCAs. The number is a counter, not a share of the hardware",
+    )
+    prometheus: Literal["none", "operator"] = Field(
+        "none",
+        description="operator: also make PrometheusRule and PodMonitor objects; their definitions "
+        "must be in the cluster",
+    )
+    # Jobs
+    bootstrap_interface: NetDevice | None = Field(
+        None,
+        description="network device over which NCCL's ranks find each other in host network mode; "
+        "default: any that is neither a rail nor virtual",
+    )
+    nccl_profile: Literal["standard", "large"] = Field(
+        "standard", description="large: longer InfiniBand timeout, for fabrics of three levels"
+    )
+    nccl_environment: dict[EnvironmentName, str] = Field(
+        {}, description="variables that the site adds to the NCCL profile or sets otherwise"
+    )
+    job_image: Text | None = Field(
+        None, description="image of jobs that name none; default: the version set's CUDA image"
+    )
+    job_registries: tuple[Text, ...] = Field(
+        (),
+        description="registries, with a path if wanted, that job images may come from; empty: any",
+    )
+    job_volumes: tuple[JobVolume, ...] = Field(
+        (), description="volumes of every job besides its node's cache"
+    )
+    job_shm_gib: Annotated[int, Field(ge=1), _NUMBER] = Field(
+        64, description="size of a job's /dev/shm; counts as the pod's memory when used"
+    )
+    job_gpu_quota: Annotated[int, Field(ge=0), _NUMBER] | None = Field(
+        None, description="GPUs that all jobs together may ask for; default: all of the site"
     )
 
 
