@@ -21,6 +21,7 @@ from railweld import names
 from railweld.lab.process import LabError
 from railweld.lab.profiles import PROFILES, Rail, hardware
 from railweld.site.inventory import RawHost, RawInventory, load_inventory
+from railweld.site.model import expand_port
 
 DEFAULT_SITE = "lab"
 NODE_LIMIT = 200
@@ -188,8 +189,8 @@ def _rails(host: RawHost) -> tuple[Rail, ...]:
 
 
 def _port(port: str, host: RawHost) -> str:
-    """The switch port with the node's index in it, as the site model derives it."""
+    """The switch port with the node's index in it, as the site model computes it."""
     index = host.get("railweld_node_index")
     if index is None:
-        index = host.name[len(host.name.rstrip("0123456789")) :]
-    return port.replace("{index}", str(index))
+        index = host.name[len(host.name.rstrip("0123456789")) :] or 0
+    return expand_port(port, int(index))

@@ -31,27 +31,24 @@ def complain(text: str) -> None:
 
 def main(name: str, arguments: Sequence[str]) -> int:
     """Run the program of that name."""
-    if name in ("ibv_devices", "ibv_devinfo") and not _is_real_program(name):
-        return _other_program(name, arguments)
+    if name in VERBS_PROGRAMS:
+        other = Path(f"/usr/bin/{name}.distrib")
+        if other.is_file() and not _is_compiled(other):
+            # A package brought a stand-in of its own.
+            os.execv(other, [name, *arguments])  # noqa: S606
+        if not state.path("/var/lib/dpkg/info/ibverbs-utils.list").exists():
+            complain(f"{name}: command not found")
+            return 127
     return PROGRAMS[name](arguments)
 
 
-def _is_real_program(name: str) -> bool:
-    """True if a package brought the real, compiled program: that one cannot answer here."""
-    file = Path(f"/usr/bin/{name}.distrib")
-    if not file.is_file():
-        return False
+#: Programs that are there only if this package is installed: ibverbs-utils.
+VERBS_PROGRAMS = ("ibv_devices", "ibv_devinfo")
+
+
+def _is_compiled(file: Path) -> bool:
     with file.open("rb") as handle:
         return handle.read(4) == b"\x7fELF"
-
-
-def _other_program(name: str, arguments: Sequence[str]) -> int:
-    """Hand over to another stand-in that a package brought, or be absent."""
-    file = f"/usr/bin/{name}.distrib"
-    if os.path.exists(file):  # noqa: PTH110 - a name for execv
-        os.execv(file, [name, *arguments])  # noqa: S606
-    complain(f"{name}: command not found")
-    return 127
 
 
 # --- kernel modules --------------------------------------------------------------------------
