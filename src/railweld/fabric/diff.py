@@ -278,14 +278,16 @@ def _tree(paths: Iterable[Path], shared: Iterable[Path] = ()) -> HConfig:
     return root
 
 
-def _shared_sections(paths: Iterable[Path]) -> set[Path]:
-    """Sections that others write to as well: they are never removed as a whole."""
-    return {
-        path[:length]
-        for path in paths
-        if path[0].startswith("interface ")
-        for length in range(1, len(path))
-    }
+def _shared_sections(paths: Iterable[Path], everything: Iterable[Path]) -> set[Path]:
+    """Sections that others write to as well: they are never removed as a whole.
+
+    An interface always is. A queue on it is, unless all of its lines are ours.
+    """
+    mine = set(paths)
+    foreign_queues = {path[:2] for path in everything if len(path) == 3 and path not in mine}
+    ports = {path[:1] for path in mine if path[0].startswith("interface ")}
+    queues = {path[:2] for path in mine if path[0].startswith("interface ") and len(path) == 3}
+    return ports | (queues & foreign_queues)
 
 
 def _owned_running(observed: Observed, scope: Scope) -> tuple[dict[Path, str], dict[str, set[str]]]:
@@ -293,6 +295,8 @@ def _owned_running(observed: Observed, scope: Scope) -> tuple[dict[Path, str], d
     sections: dict[str, set[str]] = {}
     mine: dict[Path, str] = {}
     for raw in leaves(parse(observed.running)):
+        if QUEUE.match(raw[-1]):
+            continue  # a queue without lines sets nothing, and stays behind when they go
         for path in canonical(raw):
             if len(path) > 1:
                 sections.setdefault(path[0], set()).add(path[1])
@@ -328,7 +332,8 @@ def compare_paths(
     scope = scope_of(wanted, ports, observed.previous)
     running, sections = _owned_running(observed, scope)
     have, want = _without_defaults(running, wanted, sections, observed)
-    delta = _tree(have).config_to_get_to(_tree(want, _shared_sections(have)))
+    everything = [path for raw in leaves(parse(observed.running)) for path in canonical(raw)]
+    delta = _tree(have).config_to_get_to(_tree(want, _shared_sections(have, everything)))
     places = {(*path[:-1], key(path[-1])): spelled for path, spelled in running.items()}
     changes = [
         _change(
@@ -447,12 +452,15 @@ def foreign(running: str, scope: Scope) -> tuple[Path, ...]:
 
     The bare header of an interface says nothing, and comes and goes with our lines.
     """
-    return tuple(
-        raw
-        for raw in leaves(parse(running))
-        if not (len(raw) == 1 and raw[0].startswith("interface "))
-        and not all(owned(path, scope) for path in canonical(raw))
-    )
+    found: list[Path] = []
+    for raw in leaves(parse(running)):
+        if len(raw) == 1 and raw[0].startswith("interface "):
+            continue
+        pieces = canonical(raw)
+        rest = [path for path in pieces if not owned(path, scope)]
+        # A line that says several things is printed anew when one of them changes.
+        found += [raw] if len(rest) == len(pieces) == 1 else rest
+    return tuple(found)
 
 
 def owned_part(running: str, scope: Scope) -> tuple[Path, ...]:
