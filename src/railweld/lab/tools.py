@@ -211,6 +211,7 @@ def ensure(name: str, report: Report | None = None) -> Path:
 
 def _build(name: str, tool: Tool, source: Path, folder: Path, report: Report) -> None:
     version = tool_version(name)
+    label = f"{name} {version}".strip()
     partial = folder.with_name(f"{folder.name}.partial")
     work = folder.with_name(f"{folder.name}.source")
     for leftover in (partial, work):
@@ -221,7 +222,7 @@ def _build(name: str, tool: Tool, source: Path, folder: Path, report: Report) ->
     try:
         tool.prepare(work, version)
         for number, (program, package) in enumerate(tool.programs.items(), 1):
-            report(f"tools: building {name} {version} from source: {program}, "
+            report(f"tools: building {label} from source: {program}, "
                    f"{number} of {len(tool.programs)}")  # fmt: skip
             flags = f"-s -w {tool.ldflags(version)}".strip()
             _go(
@@ -232,7 +233,7 @@ def _build(name: str, tool: Tool, source: Path, folder: Path, report: Report) ->
     finally:
         shutil.rmtree(work, ignore_errors=True)
     partial.rename(folder)
-    report(f"tools: {name} {version} built in {time.monotonic() - started:.0f} s, kept for later")
+    report(f"tools: {label} built in {time.monotonic() - started:.0f} s, kept for later")
 
 
 def _digest(tool: Tool, source: Path) -> str:

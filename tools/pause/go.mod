@@ -1,0 +1,3 @@
+module railweld/tools/pause
+
+go 1.26.0
