@@ -14,8 +14,10 @@ from rich.table import Table
 
 from railweld.errors import ExitCode, UsageError
 from railweld.lab import faults
+from railweld.lab.kubernetes import provide
 from railweld.lab.lab import Lab
-from railweld.lab.process import Report
+from railweld.lab.process import Report, require_machine
+from railweld.site import load_site
 
 DEFAULT_INVENTORY = "inventories/lab"
 
@@ -108,6 +110,22 @@ def fault(  # noqa: PLR0917 - Typer passes by name
         typer.echo(f"{node}: {name}")
 
 
+def kubernetes(
+    version: Annotated[
+        list[str] | None,
+        typer.Option("--version", help="Version to provide; default: the site's. May be repeated."),
+    ] = None,
+    inventory: Inventory = None,
+) -> None:
+    """Build Kubernetes from source: packages for the mirror, images as files for the nodes."""
+    sources = inventory or [DEFAULT_INVENTORY]
+    report = reporter()
+    require_machine()
+    plan = Lab.from_inventory(sources).plan
+    wanted = version or [load_site(sources).versions.component("kubernetes").version]
+    provide(plan.site, wanted, report)
+
+
 def _list_faults(*, as_json: bool) -> None:
     if as_json:
         typer.echo(faults.table())
@@ -129,6 +147,7 @@ def register(app: typer.Typer) -> None:
     group.command()(fault)
     group.command("exec")(exec_)
     group.command()(ssh)
+    group.command()(kubernetes)
     app.add_typer(group, name="lab")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from railweld.lab import kernel, os_packages
@@ -57,14 +57,37 @@ def ensure_mirror(site: str, base: Base, report: Report) -> dict[str, str]:
     # The same packages under a second address: nodes start with `debian` as their source, and a
     # role that writes a source for `os` with another keyring does not collide with it.
     served["debian"] = served["os"]
+    # What later stages put on the mirror stays there.
     folder = lab_mirror_dir(site)
+    served = {**_served(folder), **served}
     write_atomically(folder / KEY_FILE, key.export(), 0o644)
     write_atomically(folder / SERVED_FILE, json.dumps(served, indent=1), 0o644)
     write_atomically(lab_state_dir(site) / FINGERPRINT_FILE, f"{key.fingerprint}\n")
     return served
 
 
-def _built(kind: str, key: SigningKey, recipe: str, build: Callable[[Path], None]) -> str:
+def serve(site: str, repositories: Mapping[str, str]) -> None:
+    """Serve more repositories on a lab's mirror, beside those of `ensure_mirror`.
+
+    Args:
+        site: the lab.
+        repositories: name to the path of its build below `mirror_root()`.
+    """
+    folder = lab_mirror_dir(site)
+    served = {**_served(folder), **repositories}
+    write_atomically(folder / SERVED_FILE, json.dumps(served, indent=1), 0o644)
+
+
+def _served(folder: Path) -> dict[str, str]:
+    """What a lab's mirror serves now, as far as the builds still exist."""
+    try:
+        known: dict[str, str] = json.loads((folder / SERVED_FILE).read_text())
+    except FileNotFoundError:
+        return {}
+    return {name: build for name, build in known.items() if (mirror_root() / build).is_dir()}
+
+
+def built(kind: str, key: SigningKey, recipe: str, build: Callable[[Path], None]) -> str:
     """Build a folder of repositories once; return its path below the mirror's root."""
     name = f"{kind}/{digest(recipe + key.fingerprint)}"
     folder = mirror_root() / name
@@ -87,7 +110,7 @@ def _os_repository(base: Base, key: SigningKey, report: Report) -> str:
         kernel.build_for_mirror(folder)
         index_repository(folder, key, label="os")
 
-    return _built("os", key, json.dumps([2, base.digest, transactions]), build)
+    return built("os", key, json.dumps([2, base.digest, transactions]), build)
 
 
 def download_debian(transactions: Sequence[Sequence[str]], base: Base, folder: Path) -> None:
@@ -174,7 +197,7 @@ def _vendor_repositories(key: SigningKey, report: Report) -> dict[str, str]:
             (folder / name).mkdir(exist_ok=True)
             index_repository(folder / name, key, label=name)
 
-    name = _built("vendor", key, recipe, build)
+    name = built("vendor", key, recipe, build)
     return {repository: f"{name}/{repository}" for repository in VENDOR_REPOSITORIES}
 
 

@@ -49,6 +49,7 @@ MIRROR: dict[str, tuple[str, ...]] = {
     "cache": ("mdadm", "nvme-cli", "parted", "xfsprogs", "e2fsprogs", "gdisk"),
     "driver": ("initramfs-tools", "mokutil", "pciutils", "kmod"),
     "boot": ("grub2-common",),
+    "cluster": ("conntrack", "containerd", "ethtool", "iptables", "runc", "socat"),
     "tools": (
         "ca-certificates",
         "curl",
