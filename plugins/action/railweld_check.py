@@ -34,7 +34,9 @@ class ActionModule(ActionBase):
                 planned = set((task_vars or {}).get("railweld_todo") or ())
                 return {**result, **verdict_of_plan(checks, planned)}
         else:
-            names = host_roles(ctx.site, ctx.host) if roles == "all" else [str(r) for r in roles]
+            planned_roles = (task_vars or {}).get("railweld_roles")
+            every = planned_roles or host_roles(ctx.site, ctx.host)
+            names = every if roles == "all" else [str(role) for role in roles]
             checks = registry.evaluate(ctx, names)
             if roles != "all" and waits_for_reboot(ctx):
                 return {**result, **deferred(ctx, checks)}

@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 
 from railweld.base import convergence
 from railweld.base.inputs import host_inputs
-from railweld.base.order import host_roles
+from railweld.base.order import host_roles, predecessors
 from railweld.verify import registry
 from railweld.verify.context import Context
 
@@ -18,11 +18,14 @@ _ROLES = Path(__file__).parents[2] / "roles"
 
 
 class ActionModule(ActionBase):
-    """Compares observation and description on the controller; nothing runs on the node."""
+    """Compares observation and description on the controller; nothing runs on the node.
+
+    Argument: `before`, a role; only the roles in front of it are planned.
+    """
 
     _requires_connection = False
     _supports_check_mode = True
-    _VALID_ARGS = frozenset()
+    _VALID_ARGS = frozenset({"before"})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the facts `railweld_todo`, `railweld_inputs` and `railweld_work`."""
@@ -34,8 +37,11 @@ class ActionModule(ActionBase):
             node=variables["railweld_node"],
         )
         roles = host_roles(ctx.site, ctx.host)
+        if self._task.args.get("before"):
+            earlier = predecessors(ctx.site, str(self._task.args["before"]))
+            roles = tuple(role for role in roles if role in earlier)
         inputs = host_inputs(_ROLES, roles, ctx.site, ctx.host, variables["hostvars"][ctx.name])
-        states = convergence.plan(ctx, inputs)
+        states = convergence.plan(ctx, inputs, roles)
         todo = [state.role for state in states if not state.converged]
         refusals = [check for check in registry.evaluate_guard(ctx, "preflight") if check.is_bad]
         if todo or refusals:
@@ -52,6 +58,7 @@ class ActionModule(ActionBase):
             checks=[check.to_dict() for state in states for check in state.checks],
         )
         result["ansible_facts"] = {
+            "railweld_roles": list(roles),
             "railweld_todo": todo,
             "railweld_inputs": inputs,
             "railweld_work": work,

@@ -334,6 +334,13 @@ def cgroup_version(node):
     return "hybrid" if node.exists("/sys/fs/cgroup/unified/cgroup.controllers") else "v1"
 
 
+def boot_identity(node):
+    """A text that changes with every boot, in containers too, which share the kernel's boot id."""
+    init = (node.read("/proc/1/stat") or "").rpartition(")")[2].split()
+    started = init[19] if len(init) > 19 else "?"
+    return "{}/{}".format(node.read("/proc/sys/kernel/random/boot_id", "?"), started)
+
+
 def read_kernel(node, packages):
     """The running kernel, the newest installed one, its headers, boot parameters, Secure Boot."""
     images = {name[len("/boot/vmlinuz-") :] for name in node.glob("/boot/vmlinuz-[0-9]*")}
@@ -360,6 +367,7 @@ def read_kernel(node, packages):
         "secure_boot_keys": secure_boot_keys(node) if state == "on" else None,
         "cgroup": cgroup_version(node),
         "boot_time": boot_time,
+        "boot": boot_identity(node),
     }
 
 
@@ -1241,7 +1249,7 @@ def reboot_reasons(node, kernel, driver, rivals, gpus=(), *, rdma=None):
 
 
 def read_last_reboot(node):
-    """What the reboot role wrote before its last reboot here: reasons and boot time."""
+    """What the reboot role wrote before its last reboot here: reasons and boot identity."""
     try:
         record = json.loads(node.read("/var/lib/railweld/reboot.json") or "")
     except ValueError:

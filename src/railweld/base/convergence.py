@@ -19,7 +19,6 @@ from typing import Any, Final
 import yaml
 
 from railweld.base.debversion import compare
-from railweld.base.order import host_roles
 from railweld.record import Check
 from railweld.verify import registry
 from railweld.verify.context import Context
@@ -119,9 +118,9 @@ def role_state(ctx: Context, role: str, inputs: str) -> RoleState:
     return RoleState(role=role, converged=not reasons, reasons=tuple(reasons), checks=checks)
 
 
-def plan(ctx: Context, inputs: Mapping[str, str]) -> list[RoleState]:
-    """Judge every role that the host gets, in order."""
-    return [role_state(ctx, role, inputs[role]) for role in host_roles(ctx.site, ctx.host)]
+def plan(ctx: Context, inputs: Mapping[str, str], roles: Iterable[str]) -> list[RoleState]:
+    """Judge the given roles on a host, in the given order."""
+    return [role_state(ctx, role, inputs[role]) for role in roles]
 
 
 def version_changes(ctx: Context, components: Iterable[str] | None = None) -> list[VersionChange]:
