@@ -151,6 +151,15 @@ class EosConnection:
 
     def _open(self) -> BaseConnection:
         login = self.login
+        key_file = login.key_file
+        if key_file is not None and not Path(key_file).is_file():
+            if login.password is None:
+                raise LoginError(
+                    login.switch,
+                    f"found no key file {key_file}, expected the key of {login.username}; correct "
+                    "ansible_ssh_private_key_file or set ansible_password",
+                )
+            key_file = None
         options: dict[str, Any] = {
             "device_type": "arista_eos",
             "host": login.host,
@@ -158,10 +167,10 @@ class EosConnection:
             "username": login.username,
             "password": login.password or "",
             "secret": login.secret or "",
-            "use_keys": login.key_file is not None,
-            "key_file": login.key_file,
+            "use_keys": key_file is not None,
+            "key_file": key_file,
             "passphrase": login.passphrase,
-            "allow_agent": login.password is None and login.key_file is None,
+            "allow_agent": login.password is None and key_file is None,
             "ssh_strict": login.check_host_key,
             "system_host_keys": login.check_host_key and login.known_hosts is None,
             "alt_host_keys": login.check_host_key and login.known_hosts is not None,
