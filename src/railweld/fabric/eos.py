@@ -403,19 +403,17 @@ def parse_watchdog(text: str) -> dict[str, bool] | None:
     found: dict[str, bool] = {}
     column: int | None = None
     for line in text.splitlines():
-        words = re.split(r"\s{2,}", line.strip()) if "  " in line.strip() else line.split()
-        if words and words[0] == "Port":
-            column = next((n for n, word in enumerate(words) if "Watchdog" in word), None)
+        cells = re.split(r"\s{2,}", line.strip())
+        if cells[0].split()[:1] == ["Port"]:
+            column = next((n for n, cell in enumerate(cells) if "Watchdog" in cell), None)
             continue
-        if not words or not re.match(r"^Et(?:hernet)?\d", words[0]):
+        row = re.match(r"^(Et(?:hernet)?\d\S*)\s+((?:[EDAW]\s+)*)", line.strip())
+        if not row:
             continue
-        port = long_name(words[0])
-        if column is not None and column < len(words):
-            found[port] = words[column].lower() in {"yes", "active", "enabled", "on"}
-        else:
-            letters = re.match(r"^\S+\s+((?:[EDAW]\s+)+)", line.strip())
-            if letters:
-                found[port] = "W" in letters[1].split()
+        if column is not None and column < len(cells):
+            found[long_name(row[1])] = cells[column].lower() in {"yes", "active", "enabled", "on"}
+        elif row[2]:
+            found[long_name(row[1])] = "W" in row[2].split()
     return found or None
 
 

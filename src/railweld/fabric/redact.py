@@ -10,7 +10,7 @@ MASK: Final = "<hidden>"
 
 #: EOS lines whose last part is a secret or its hash.
 _LINES: Final = (
-    re.compile(r"(?im)^(\s*(?:no )?(?:username \S+ .*?)?(?:secret|password) (?:\S+ )?)\S+$"),
+    re.compile(r"(?im)^(.*\b(?:secret|password) (?:\S+ )?)\S+$"),
     re.compile(r"(?im)^(.*\b(?:key|shared-secret|auth-key|passphrase) (?:[0-9]\S? )?)\S+$"),
     re.compile(r"(?im)^(\s*snmp-server community )\S+"),
     re.compile(r"(?im)^(\s*snmp-server user .*? (?:auth|priv) \S+ )\S+"),
