@@ -38,6 +38,8 @@ NAMESPACE_JOBS: Final = "railweld-jobs"
 #: On nodes, from kubelet registration: RDMA is described for this node, and which site it is of.
 LABEL_RDMA_AVAILABLE: Final = "rdma.nvidia.com/available"
 LABEL_SITE: Final = "railweld.io/site"
+#: Likewise: the node is described with GPUs (the name that NVIDIA's charts select by).
+LABEL_GPU_PRESENT: Final = "nvidia.com/gpu.present"
 #: On nodes, from the clock guard: `ok`, `off` or `unknown`.
 LABEL_CLOCK: Final = "railweld.io/clock"
 #: On namespaces whose pods the pin policy and the job policies look at.
