@@ -1,0 +1,217 @@
+"""The plugins in real runs of ansible-playbook on this machine, without SSH or changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INVENTORY = """
+all:
+  children:
+    time_servers:
+      hosts: {head1: {ansible_host: 192.0.2.1}}
+    control_plane:
+      hosts: {head1: , head2: {ansible_host: 192.0.2.2}}
+  vars:
+    ansible_connection: local
+    ansible_python_interpreter: PYTHON
+    railweld_site: unit
+    railweld_version_set: a100-2023
+    railweld_version_overrides: {kubernetes: 1.36.3}
+    railweld_vendor_repository: ubuntu2204
+"""
+PLAY = """
+- name: Trial
+  hosts: control_plane
+  gather_facts: false
+  tasks:
+    - name: Load
+      railweld_site:
+      register: railweld
+      run_once: true
+"""
+
+
+@dataclass
+class Run:
+    """What a run left: exit code, text, report, journal."""
+
+    code: int
+    text: str
+    report: dict[str, Any]
+    journal: list[dict[str, Any]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, repository_root: Path) -> Callable[..., Run]:
+    """Run tasks on two hosts that are both this machine."""
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY.replace("PYTHON", sys.executable))
+
+    def run(tasks: str, *options: str) -> Run:
+        playbook = tmp_path / "deploy-base.yml"
+        playbook.write_text(PLAY + tasks)
+        state = tmp_path / "state"
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("ansible-playbook")),
+                "-i",
+                str(inventory),
+                str(playbook),
+                *options,
+            ],
+            env={
+                **os.environ,
+                "ANSIBLE_CONFIG": str(repository_root / "ansible.cfg"),
+                "ANSIBLE_NOCOLOR": "1",
+                "RAILWELD_STATE": str(state),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        reports = sorted((state / "unit" / "reports").glob("*.json"))
+        journal = state / "unit" / "journal.jsonl"
+        return Run(
+            code=done.returncode,
+            text=done.stdout + done.stderr,
+            report=json.loads(reports[-1].read_text()) if reports else {},
+            journal=[json.loads(line) for line in journal.read_text().splitlines()]
+            if journal.exists()
+            else [],
+        )
+
+    return run
+
+
+def test_a_run_is_told_and_reported_by_host(play: Callable[..., Run]) -> None:
+    found = play(
+        """
+    - name: Observe
+      railweld_probe:
+    - name: Observe again, which is not needed
+      railweld_probe: {if_missing: true}
+      register: again
+    - name: Compare
+      ansible.builtin.assert:
+        that:
+          - again.reused
+          - railweld_host.name == inventory_hostname
+          - railweld_node.os.id is defined
+          - railweld_node.is_controller
+          - railweld.site.name == 'unit'
+"""
+    )
+    assert found.code == 0, found.text
+    assert "site unit, version set a100-2023, 2 hosts described" in found.text
+    assert "2 hosts: 2 ok, 0 failed; changed=0" in found.text
+    assert set(found.report["hosts"]) == {"head1", "head2"}
+    assert found.report["stage"] == "base"
+    assert "\x1b" not in found.text
+    assert found.journal == []
+
+
+def test_one_failed_host_is_named_with_its_reason_and_the_other_finishes(
+    play: Callable[..., Run],
+) -> None:
+    found = play(
+        """
+    - name: Refuse one
+      ansible.builtin.assert:
+        that: inventory_hostname != 'head2'
+        fail_msg: "head2: found this, expected that. Fix: do it"
+    - name: Go on
+      ansible.builtin.debug: {msg: finished}
+"""
+    )
+    assert found.code != 0
+    assert "head2 FAILED at Refuse one" in found.text
+    assert "head2 at Refuse one: head2: found this, expected that. Fix: do it" in found.text
+    assert "2 hosts: 1 ok, 1 failed" in found.text
+    assert found.report["hosts"]["head2"]["failure"]["reason"].startswith("head2: found this")
+    assert found.report["hosts"]["head1"]["failure"] is None
+    assert [line["target"] for line in found.journal] == ["head2"]
+
+
+def test_a_bare_machine_gets_a_plan_in_order(play: Callable[..., Run]) -> None:
+    found = play(
+        """
+    - name: Observe
+      railweld_probe:
+    - name: Plan
+      railweld_plan:
+    - name: Compare
+      ansible.builtin.assert:
+        that:
+          - "railweld_todo == ['preflight', 'package_lock', 'chrony', 'lldp']"
+          - railweld_work == 'provision'
+"""
+    )
+    assert found.code == 0, found.text
+    assert "head1: to do: preflight, package_lock, chrony, lldp" in found.text
+    assert found.report["hosts"]["head1"]["plan"]["todo"][0] == "preflight"
+
+
+def test_checks_fail_with_found_expected_and_fix(play: Callable[..., Run]) -> None:
+    found = play(
+        """
+    - name: Observe
+      railweld_probe:
+    - name: Judge
+      railweld_check: {roles: [package_lock]}
+"""
+    )
+    assert found.code != 0
+    assert "expected APT::Periodic::Unattended-Upgrade 0" in found.text
+    assert any(
+        check["id"] == "package_lock.dpkg" for check in found.report["hosts"]["head1"]["checks"]
+    )
+
+
+def test_a_description_with_errors_stops_before_any_machine(play: Callable[..., Run]) -> None:
+    found = play("", "-e", "railweld_version_set=none-such")
+    assert found.code != 0
+    assert "no machine was touched" in found.text
+    assert "none-such" in found.text
+
+
+def test_check_mode_writes_no_journal(play: Callable[..., Run]) -> None:
+    found = play(
+        """
+    - name: Refuse
+      ansible.builtin.fail: {msg: no}
+""",
+        "--check",
+    )
+    assert found.code != 0
+    assert found.report["check_mode"] is True
+    assert found.journal == []
+
+
+def test_a_reboot_of_the_controller_itself_is_refused(
+    play: Callable[..., Run], repository_root: Path
+) -> None:
+    found = play(
+        f"""
+    - name: Observe
+      railweld_probe:
+    - name: Pretend that something asks for a reboot
+      ansible.builtin.include_tasks: {repository_root}/roles/reboot/tasks/reboot.yml
+      vars:
+        __reboot_reasons: ["driver 1 is loaded, 2 is installed"]
+        __reboot_is_loop: false
+        reboot_repeat: false
+"""
+    )
+    assert found.code != 0
+    assert "this host is the controller of this run" in found.text
+    assert "driver 1 is loaded, 2 is installed" in found.text
