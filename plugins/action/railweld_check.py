@@ -57,6 +57,7 @@ def context_from(variables: dict[str, Any]) -> Context:
         site=variables["railweld"]["site"],
         host=variables["railweld_host"],
         node=variables["railweld_node"],
+        cluster=variables.get("railweld_cluster") or {},
     )
 
 

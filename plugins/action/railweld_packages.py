@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from railweld.base.families import FAMILIES, NOT_DRIVER, family_patterns
+from railweld.base.families import CLUSTER_FAMILIES, FAMILIES, NOT_DRIVER, family_patterns
 
 
 class ActionModule(ActionBase):
@@ -27,7 +27,10 @@ class ActionModule(ActionBase):
             family = [pattern for patterns in FAMILIES.values() for pattern in patterns]
         site = (variables.get("railweld") or {}).get("site") or {}
         arguments.setdefault("family", family)
-        arguments.setdefault("not_family", list(NOT_DRIVER))
+        # The container toolkit is no part of the driver; of its own family it is.
+        arguments.setdefault(
+            "not_family", [] if component in CLUSTER_FAMILIES else list(NOT_DRIVER)
+        )
         if "apt_lock_timeout_s" in site:
             arguments.setdefault("lock_timeout", site["apt_lock_timeout_s"])
         answer = self._execute_module(

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from railweld.base.families import FAMILIES
+from railweld.base.families import CLUSTER_FAMILIES, FAMILIES
 from railweld.base.run import run_id
 from railweld.verify import registry
 
@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
     """Fills the module's arguments from the model, runs it, returns facts."""
 
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing"})
+    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "cluster"})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once."""
@@ -49,6 +49,7 @@ class ActionModule(ActionBase):
             self._task.args.get("if_missing")
             and isinstance(known, dict)
             and known.get("run") == run_id()
+            and ("cluster" in known or not self._task.args.get("cluster"))
         ):
             return {**result, "changed": False, "reused": True}
 
@@ -63,12 +64,17 @@ class ActionModule(ActionBase):
         arguments["package_patterns"] += [
             *_OTHER_PACKAGES,
             *(pattern for patterns in FAMILIES.values() for pattern in patterns),
+            *(pattern for patterns in CLUSTER_FAMILIES.values() for pattern in patterns),
             *(pin["name"] for pins in (host.get("packages") or {}).values() for pin in pins),
         ]
         for wanted in registry.probe_arguments():
             for key in _LISTS:
                 arguments[key] += list(wanted.get(key) or [])
         arguments = {key: sorted(set(values)) for key, values in arguments.items() if values}
+        cluster = variables.get("railweld_cluster") or {}
+        if cluster or self._task.args.get("cluster"):
+            # Once a play is about the cluster, every look at the node is.
+            arguments["cluster"] = True
         if "url_timeout" in self._task.args:
             arguments["url_timeout"] = self._task.args["url_timeout"]
 

@@ -24,6 +24,7 @@ import urllib.request
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.railweld_cluster_probe import read_cluster
 from ansible.module_utils.railweld_locks import any_lock_holder
 
 DOCUMENTATION = r"""
@@ -69,6 +70,10 @@ options:
     description: Seconds to wait for each address.
     type: int
     default: 10
+  cluster:
+    description: Whether to look at container runtime, kubelet and pod network too.
+    type: bool
+    default: false
 author:
   - railweld contributors
 """
@@ -1317,6 +1322,8 @@ def observe(node, arguments):
             node, list(arguments.get("files") or []), list(arguments.get("contents") or [])
         ),
     }
+    if arguments.get("cluster"):
+        result["cluster"] = read_cluster(node, units)
     if arguments.get("urls"):
         result["reach"] = read_reachable(arguments["urls"], arguments["url_timeout"])
     return result
@@ -1333,6 +1340,7 @@ def main():
             "candidates": {"type": "list", "elements": "str", "default": []},
             "urls": {"type": "list", "elements": "str", "default": []},
             "url_timeout": {"type": "int", "default": 10},
+            "cluster": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

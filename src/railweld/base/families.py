@@ -67,6 +67,13 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 
+#: The same for the cluster stage. deploy-base.yml leaves these alone.
+CLUSTER_FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    "containerd": ("containerd", "containerd.io", "runc"),
+    "container_toolkit": ("libnvidia-container*", "nvidia-container-*"),
+    "kubernetes": ("cri-tools", "kubeadm", "kubectl", "kubelet", "kubernetes-cni"),
+}
+
 #: The driver's `nvidia-*` also matches the container toolkit, which the cluster stage pins.
 NOT_DRIVER: Final = (
     "libnvidia-container*",
@@ -77,7 +84,7 @@ NOT_DRIVER: Final = (
 
 def family_patterns(component: str) -> tuple[str, ...]:
     """Return the shell patterns of a component's family, empty for one without a family."""
-    return FAMILIES.get(component, ())
+    return FAMILIES.get(component) or CLUSTER_FAMILIES.get(component, ())
 
 
 def in_family(component: str, name: str) -> bool:

@@ -107,6 +107,26 @@ EnvironmentName = Annotated[
     str, _pattern(r"^[A-Z][A-Z0-9_]*$", "an environment variable in capital letters")
 ]
 
+#: An IPv4 network, as Kubernetes divides it.
+Network = Annotated[
+    str,
+    _pattern(
+        r"^(\d{1,3}\.){3}\d{1,3}/([89]|[12]\d)$",
+        "an IPv4 network from /8 to /29, e.g. 10.244.0.0/16",
+    ),
+]
+#: As the kubelet's reservedSystemCPUs and Linux cpusets write it.
+CpuSet = Annotated[
+    str,
+    _pattern(r"^\d+(-\d+)?(,\d+(-\d+)?)*$", 'a list of CPUs such as "0-3,64-67"'),
+    _QUOTED,
+]
+Quantity = Annotated[
+    str,
+    _pattern(r"^\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", 'a Kubernetes quantity such as "8Gi"'),
+    _QUOTED,
+]
+
 VendorRepository = Literal["ubuntu2204", "ubuntu2404", "debian12"]
 #: Images by their name in the version sets.
 StackImage = Literal[
@@ -116,7 +136,7 @@ StackImage = Literal[
 StackComponent = Literal[
     "nfd", "rdma_plugin", "gpu_plugin", "clock_guard", "metrics", "policies", "bridge"
 ]
-RepositoryId = Literal["cuda", "doca", "os", "kubernetes"]
+RepositoryId = Literal["cuda", "doca", "os", "kubernetes", "container_toolkit"]
 
 
 class _Part(BaseModel):
@@ -337,6 +357,28 @@ class SiteVariables(_Scope):
     network_mode: Literal["host", "macvlan", "sriov", "dra"] = Field(
         "host", description="how jobs reach the rails; overlay networks cannot carry NCCL"
     )
+    control_plane_endpoint: (
+        Annotated[str, _pattern(r"^[A-Za-z0-9.-]+(:\d+)?$", "HOST or HOST:PORT")] | None
+    ) = Field(
+        None,
+        description="address of the API server that every node uses; with several control-plane "
+        "nodes their load balancer or virtual address. Default: the first control-plane node",
+    )
+    pod_cidr: Network = Field("10.244.0.0/16", description="addresses of pods; a /24 per node")
+    service_cidr: Network = Field("10.96.0.0/12", description="addresses of Services")
+    cni: Literal["bridge", "manifest", "none"] = Field(
+        "bridge",
+        description="pod network: bridge and routes (all nodes in one subnet), the manifest of "
+        "railweld_cni_manifest, or none: the operator installs one",
+    )
+    cni_manifest: AbsolutePath | None = Field(
+        None, description="manifest of a pod network on the controller, with railweld_cni: manifest"
+    )
+    image_archives: AbsolutePath | None = Field(
+        None,
+        description="folder on the controller with image archives that every node loads, for "
+        "sites without a registry",
+    )
     partitions: tuple[Partition, ...] = Field(
         (Partition(name="gpu", group="gpu_nodes", hosts=(), default=True),),
         description="Slurm partitions",
@@ -455,6 +497,22 @@ class HostVariables(_Scope):
     kernel_modules: tuple[Text, ...] = Field(
         ("ib_uverbs", "ib_umad", "rdma_ucm", "rdma_cm", "mlx5_ib"),
         description="kernel modules of the RDMA stack, loaded at boot",
+    )
+    gpu_runtime: Literal["cdi", "runtime", "none"] | None = Field(
+        None,
+        description="how containers get GPUs: CDI devices, or NVIDIA's container runtime; default "
+        "by the containerd of the version set (CDI needs 1.7)",
+    )
+    reserved_cpus: CpuSet | None = Field(
+        None, description="CPUs kept for the system; pods with whole CPUs never get these"
+    )
+    reserved_memory: Quantity = Field("2Gi", description="memory kept for the system and kubelet")
+    topology_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] | None = (
+        Field(
+            None,
+            description="how GPUs, CPUs and NICs of a pod are aligned; default: best-effort on GPU "
+            "nodes, none elsewhere",
+        )
     )
     secure_boot_signer: Text | None = Field(
         None, description="common name of the enrolled key; checked where Secure Boot is on"

@@ -18,11 +18,14 @@ class Context:
         site: `railweld.site`, the values that hold for the whole site.
         host: `railweld.hosts[NAME]`, what the description derives for this host.
         node: `railweld_node`, what the probe read on it.
+        cluster: `railweld_cluster` in the cluster stage: the cluster as this host sees it, and
+            what its first control-plane node reported; empty elsewhere.
     """
 
     site: Mapping[str, Any]
     host: Mapping[str, Any]
     node: Mapping[str, Any]
+    cluster: Mapping[str, Any] = field(default_factory=dict)
     #: The host's name; taken from its model.
     name: str = field(init=False)
 
@@ -41,9 +44,15 @@ class Context:
         """Return the site's value at a dotted path, or the default where absent or null."""
         return _walk(self.site, path, default)
 
+    def member(self, path: str, default: Any = None) -> Any:
+        """Return the cluster view's value at a dotted path, or the default where absent or null."""
+        return _walk(self.cluster, path, default)
+
     def pins(self, component: str) -> list[tuple[str, str]]:
         """Return the (name, version) pairs that the version set asks for on this host."""
-        packages = self.wanted(f"packages.{component}", [])
+        packages = self.wanted(f"packages.{component}") or self.member(
+            f"host.packages.{component}", []
+        )
         return [(str(each["name"]), str(each["version"])) for each in packages]
 
     def package(self, name: str) -> Mapping[str, Any]:

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster area of the probe: container runtime, kubelet, pod network, as the node shows them.
+
+Runs on the node: standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import json
+import re
+import ssl
+import time
+
+KUBELET_CONF = "/etc/kubernetes/kubelet.conf"
+ADMIN_CONF = "/etc/kubernetes/admin.conf"
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+#: What kubeadm was doing here when it did not come to its end.
+UNFINISHED = "/var/lib/railweld/kubeadm-unfinished"
+IMAGES_RECORD = "/var/lib/railweld/images.json"
+#: How long the API server may take to answer one question.
+REQUEST_TIMEOUT = "--request-timeout=10s"
+SYSCTLS = (
+    "net/ipv4/ip_forward",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/bridge/bridge-nf-call-ip6tables",
+)
+#: Settings of the kubelet that follow from the description, as top-level lines of its file.
+KUBELET_KEYS = ("cgroupDriver", "cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs")
+
+
+def read_cluster(node, units):
+    """Everything about this node as a member of a cluster."""
+    return {
+        "containerd": read_containerd(node, units),
+        "kubelet": read_kubelet(node, units),
+        "kubeadm": version_of(node, "kubeadm", "version", "-o", "short"),
+        "kubectl": kubectl_version(node),
+        "node": read_own_node(node),
+        "api": read_api(node),
+        "certificates": read_certificates(node),
+        "unfinished": node.read(UNFINISHED),
+        "sysctls": {key: node.read("/proc/sys/" + key) for key in SYSCTLS},
+        "swap": [line.split()[0] for line in (node.read("/proc/swaps") or "").splitlines()[1:]],
+        "pod_network": read_pod_network(node),
+    }
+
+
+def version_of(node, *argv):
+    """First version number in a command's output, None without the command."""
+    match = re.search(r"v?(\d+\.\d+\.\d+)", node.output(*argv) or "")
+    return match.group(1) if match else None
+
+
+def kubectl_version(node):
+    """Version of kubectl, without asking a server."""
+    answer = node.json("kubectl", "version", "--client", "-o", "json") or {}
+    version = (answer.get("clientVersion") or {}).get("gitVersion")
+    return version.lstrip("v") if version else None
+
+
+# --- container runtime -------------------------------------------------------------------------
+
+
+def read_containerd(node, units):
+    """Version, limits and effective settings of containerd, and the images that it has."""
+    version = version_of(node, "containerd", "--version")
+    state = units.get("containerd.service") or {}
+    process = read_process(node, "containerd.service")
+    found = {
+        "version": version,
+        "active": state.get("active") == "active",
+        "enabled": state.get("enabled"),
+        "memlock": process.get("Max locked memory"),
+        "nofile": process.get("Max open files"),
+        "stale": is_stale(node, process, [CONTAINERD_CONFIG, *dropins(node, "containerd")]),
+        "images": [],
+        "loaded": {},
+    }
+    dump = node.output("containerd", "config", "dump") if version else None
+    found.update(parse_containerd(dump or ""))
+    if found["active"]:
+        listed = node.output("ctr", "--namespace", "k8s.io", "images", "list", "--quiet") or ""
+        found["images"] = sorted(ref for ref in listed.split() if not ref.startswith("sha256:"))
+    with contextlib.suppress(ValueError):
+        found["loaded"] = json.loads(node.read(IMAGES_RECORD) or "{}")
+    return found
+
+
+def parse_containerd(dump):
+    """Read what matters from `containerd config dump`, whose layout differs by major version."""
+
+    def value(pattern):
+        match = re.search(r"^\s*" + pattern + r"\s*=\s*['\"]?([^'\"\n]*)['\"]?\s*$", dump, re.M)
+        return match.group(1) if match else None
+
+    return {
+        "systemd_cgroup": value("SystemdCgroup") == "true",
+        "sandbox_image": value("sandbox_image") or value("sandbox"),
+        "default_runtime": value("default_runtime_name"),
+        "runtimes": sorted(set(re.findall(r"runtimes\.['\"]?([\w-]+)['\"]?\]\s*$", dump, re.M))),
+        "cdi": value("enable_cdi") == "true",
+        "registry_path": value("config_path"),
+    }
+
+
+def dropins(node, unit):
+    """Files that change a unit."""
+    return node.glob(f"/etc/systemd/system/{unit}.service.d/*.conf")
+
+
+def read_process(node, unit):
+    """Limits and start time of a unit's main process, empty when it does not run."""
+    text = node.output("systemctl", "show", "--property=MainPID", "--value", unit) or ""
+    pid = text.strip()
+    if not pid.isdigit() or pid == "0":
+        return {}
+    found = parse_limits(node.read(f"/proc/{pid}/limits") or "")
+    with contextlib.suppress(OSError):
+        found["started"] = node.path(f"/proc/{pid}").stat().st_mtime
+    return found
+
+
+def parse_limits(text):
+    """Soft limits of a process by name: a number, or `unlimited`."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"(Max [a-z ]+?)\s{2,}(\S+)\s+(\S+)", line)
+        if match:
+            value = match.group(2)
+            found[match.group(1)] = int(value) if value.isdigit() else value
+    return found
+
+
+def is_stale(node, process, files):
+    """True when a process runs on settings that are older than its files."""
+    started = process.get("started")
+    if started is None:
+        return False
+    for name in files:
+        try:
+            # A file that is written in the second of the start may or may not have been read.
+            if node.path(name).stat().st_mtime > started + 1:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+# --- kubelet and API ---------------------------------------------------------------------------
+
+
+def read_kubelet(node, units):
+    """Version, state and settings of the kubelet."""
+    state = units.get("kubelet.service") or {}
+    process = read_process(node, "kubelet.service")
+    text = node.read(KUBELET_CONFIG) or ""
+    settings = {}
+    for key in KUBELET_KEYS:
+        match = re.search(r"^" + key + r":\s*(\S+)\s*$", text, re.MULTILINE)
+        settings[key] = match.group(1).strip("\"'") if match else None
+    return {
+        "version": version_of(node, "kubelet", "--version"),
+        "active": state.get("active") == "active",
+        "enabled": state.get("enabled"),
+        "configured": bool(text),
+        "settings": settings,
+        "stale": is_stale(node, process, [KUBELET_CONFIG, *dropins(node, "kubelet")]),
+    }
+
+
+def read_own_node(node):
+    """The node's own object, read with the kubelet's credentials; null when it is no member.
+
+    `error` says why a member could not be read.
+    """
+    if not node.exists(KUBELET_CONF):
+        return None
+    name = own_name(node)
+    code, out, err = node.run(
+        [
+            "kubectl",
+            "--kubeconfig",
+            KUBELET_CONF,
+            REQUEST_TIMEOUT,
+            "get",
+            "node",
+            name,
+            "-o",
+            "json",
+        ]
+    )
+    if code != 0:
+        return {"name": name, "error": last_line(err) or last_line(out) or "no answer"}
+    try:
+        return parse_node(json.loads(out))
+    except ValueError:
+        return {"name": name, "error": "an answer that is not JSON"}
+
+
+def own_name(node):
+    """Name under which this node registered: the kubelet's certificate says it."""
+    text = node.read("/var/lib/kubelet/kubeadm-flags.env") or ""
+    match = re.search(r"--hostname-override=([^\s\"]+)", text)
+    return match.group(1) if match else (node.read("/proc/sys/kernel/hostname") or "").lower()
+
+
+def parse_node(found):
+    """Keep what checks ask for; the whole object lists every image."""
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    ready = [each for each in status.get("conditions") or [] if each.get("type") == "Ready"]
+    return {
+        "name": found["metadata"]["name"],
+        "error": "",
+        "labels": found["metadata"].get("labels") or {},
+        "taints": spec.get("taints") or [],
+        "unschedulable": bool(spec.get("unschedulable")),
+        "pod_cidr": spec.get("podCIDR"),
+        "ready": bool(ready) and ready[0].get("status") == "True",
+        "ready_reason": ready[0].get("message", "") if ready else "no condition yet",
+        "kubelet_version": (status.get("nodeInfo") or {}).get("kubeletVersion", "").lstrip("v"),
+        "allocatable": status.get("allocatable") or {},
+        "capacity": status.get("capacity") or {},
+    }
+
+
+def read_api(node):
+    """The API server of a control-plane node: described, and answering; null on other nodes."""
+    if not node.exists("/etc/kubernetes/manifests/kube-apiserver.yaml"):
+        return None
+    manifest = node.read("/etc/kubernetes/manifests/kube-apiserver.yaml") or ""
+    image = re.search(r"image:\s*\S+:v(\S+)", manifest)
+    found = {"described": image.group(1) if image else None, "version": None, "error": ""}
+    code, out, err = node.run(
+        ["kubectl", "--kubeconfig", ADMIN_CONF, REQUEST_TIMEOUT, "version", "-o", "json"]
+    )
+    if code != 0:
+        found["error"] = last_line(err) or "no answer"
+        return found
+    try:
+        found["version"] = json.loads(out)["serverVersion"]["gitVersion"].lstrip("v")
+    except (ValueError, KeyError):
+        found["error"] = "an answer without a server version"
+    return found
+
+
+def last_line(text):
+    """The last line of a text: where kubectl says what is wrong."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def read_certificates(node):
+    """Seconds until each certificate ends, by file."""
+    found = {}
+    names = [
+        *node.glob("/etc/kubernetes/pki/*.crt"),
+        *node.glob("/etc/kubernetes/pki/etcd/*.crt"),
+        "/var/lib/kubelet/pki/kubelet-client-current.pem",
+    ]
+    for name in names:
+        if node.exists(name):
+            found[name] = seconds_left(str(node.path(name)))
+    return found
+
+
+def seconds_left(path):
+    """Seconds until a certificate file ends, None when it cannot be read as one."""
+    try:
+        # The only certificate parser of the standard library; unchanged since Python 3.
+        text = ssl._ssl._test_decode_cert(path)["notAfter"]
+        ends = calendar.timegm(time.strptime(text, "%b %d %H:%M:%S %Y GMT"))
+    except (AttributeError, KeyError, OSError, ValueError):
+        return None
+    return int(ends - time.time())
+
+
+# --- pod network -------------------------------------------------------------------------------
+
+
+def read_pod_network(node):
+    """Configuration files, plugins and routes of the pod network."""
+    routes = {}
+    for route in node.json("ip", "-json", "-4", "route", "show") or []:
+        if route.get("gateway"):
+            routes[route["dst"]] = route["gateway"]
+    plugins = [folder for folder in ("/opt/cni/bin", "/usr/lib/cni") if node.names(folder)]
+    return {
+        "files": node.glob("/etc/cni/net.d/*.conf*"),
+        "plugins": {folder: node.names(folder) for folder in plugins},
+        "routes": routes,
+    }
