@@ -139,8 +139,18 @@ def index_repository(folder: Path, key: SigningKey, *, label: str) -> None:
     write_index(folder, key, packages=text, label=label)
 
 
-def write_index(folder: Path, key: SigningKey, *, packages: str, label: str) -> None:
-    """Write Packages, Release and their signatures into a folder."""
+def write_index(
+    folder: Path, key: SigningKey, *, packages: str, label: str, date: str | None = None
+) -> None:
+    """Write Packages, Release and their signatures into a folder.
+
+    Args:
+        folder: where they go.
+        key: signs.
+        packages: the text of Packages.
+        label: label and codename in Release.
+        date: Date in Release, default: now. apt keeps what it has when a new one is older.
+    """
     (folder / "Packages").write_text(packages)
     with gzip.GzipFile(folder / "Packages.gz", "wb", mtime=0) as file:
         file.write(packages.encode())
@@ -158,6 +168,8 @@ def write_index(folder: Path, key: SigningKey, *, packages: str, label: str) -> 
     for name, value in options.items():
         argv += ["-o", f"APT::FTPArchive::Release::{name}={value}"]
     release = run([*argv, "release", "."], cwd=folder).stdout
+    if date is not None:
+        release = re.sub(r"^Date: .*$", f"Date: {date}", release, flags=re.MULTILINE)
     (folder / "Release").write_text(release)
     key.sign(folder)
     run(["gpgconf", "--homedir", str(key.home), "--kill", "all"], check=False)

@@ -10,6 +10,7 @@ import os
 import socket
 import tarfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -320,6 +321,8 @@ class Lab:
         hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n" + "".join(
             f"{other.address} {other.name}\n" for other in self.plan.nodes
         )
+        # Of its own: systemd would take the one that dbus left in the image.
+        machine_id = uuid.uuid4().hex
         keyring = "/etc/apt/keyrings/railweld-lab.asc"
         source = f"deb [signed-by={keyring}] http://{self.plan.mirror.address}/debian /\n"
         gateway = "" if node.is_mirror else self.plan.mirror.address
@@ -333,6 +336,8 @@ class Lab:
         files: dict[str, tuple[str, int]] = {
             "/root/.ssh/authorized_keys": (public_key, 0o600),
             "/etc/hosts": (hosts, 0o644),
+            "/etc/machine-id": (f"{machine_id}\n", 0o444),
+            "/var/lib/dbus/machine-id": (f"{machine_id}\n", 0o444),
             keyring: (apt_key, 0o644),
             "/etc/apt/sources.list.d/railweld-lab.list": (source, 0o644),
             "/etc/railweld-lab": (f"{self.plan.site} {node.name} {profile['profile']}\n", 0o644),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -216,7 +217,10 @@ def override(site: str, repository: str, hide: Sequence[str]) -> None:
     served = json.loads((folder / SERVED_FILE).read_text())
     if repository not in served:
         raise LabError(f"{repository}: no such repository, expected one of {', '.join(served)}")
-    packages = (mirror_root() / served[repository] / "Packages").read_text()
+    original = mirror_root() / served[repository]
+    packages = (original / "Packages").read_text()
+    # Of the same date, so that apt takes the change now and the original again afterwards.
+    date = re.search(r"^Date: (.*)$", (original / "Release").read_text(), re.MULTILINE)
     fewer = hide_packages(packages, hide)
     if fewer == packages:
         raise LabError(f"{repository}: found no package that matches {', '.join(hide)}")
@@ -225,7 +229,13 @@ def override(site: str, repository: str, hide: Sequence[str]) -> None:
         target = folder / "override" / place
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        write_index(target, signing_key(), packages=fewer, label=repository)
+        write_index(
+            target,
+            signing_key(),
+            packages=fewer,
+            label=repository,
+            date=date[1] if date else None,
+        )
 
 
 def is_overridden(site: str) -> bool:

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import posixpath
 import urllib.parse
 from pathlib import Path
+from typing import BinaryIO
 
 BUILDS = Path("/srv/railweld-lab/builds")
 LAB = Path("/srv/railweld-lab/lab")
@@ -47,6 +49,17 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def translate_path(self, path: str) -> str:
         """Map a request to a file; an unknown one to a path that does not exist."""
         return str(find(path) or LAB / "absent")
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        """Answer "not modified" only for the very file that the client has, not for an older one.
+
+        A repository can go back to an earlier build, which is news to the client.
+        """
+        since = self.headers.get("If-Modified-Since")
+        file = Path(self.translate_path(self.path))
+        if since and file.is_file() and self.date_time_string(int(file.stat().st_mtime)) != since:
+            del self.headers["If-Modified-Since"]
+        return super().send_head()
 
     def list_directory(self, path: object) -> None:  # noqa: ARG002
         """No listings: apt does not need them."""
