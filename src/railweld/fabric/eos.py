@@ -19,7 +19,7 @@ from railweld.fabric.transport import (
 #: Start of every configuration session of ours; sessions without it belong to somebody else.
 SESSION_PREFIX: Final = "railweld-"
 
-_ENDED: Final = frozenset({"committed", "completed", "aborted"})
+_FEW_PORTS: Final = 40
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _queue_counters(
     connection: Connection, ports: tuple[str, ...], queue: int
 ) -> tuple[dict[str, int] | None, dict[str, int] | None]:
     """Dropped and sent packets of one queue; Strata and Jericho print different trees."""
-    answer = ask_json(connection, "show interfaces counters queue detail")
+    answer = _of_ports(connection, ports, "counters queue detail")
     tree = (answer or {}).get("egressQueueCounters", {}).get("interfaces")
     if isinstance(tree, dict) and tree:
         drops, packets = {}, {}
@@ -223,7 +223,7 @@ def _queue_counters(
                 drops[port] = sum(int(level.get("droppedPackets", 0)) for level in levels)
                 packets[port] = sum(int(level.get("enqueuedPackets", 0)) for level in levels)
         return drops or None, packets or None
-    answer = ask_json(connection, "show interfaces counters queue drops")
+    answer = _of_ports(connection, ports, "counters queue drops")
     tree = (answer or {}).get("interfaces")
     if isinstance(tree, dict) and tree:
         drops = {
@@ -241,6 +241,16 @@ def _queue_counters(
         }
         return drops or None, None
     return None, None
+
+
+def _of_ports(connection: Connection, ports: tuple[str, ...], what: str) -> dict[str, Any] | None:
+    """Ask for a few ports, else for all: all queues of a large switch are half a megabyte."""
+    if 0 < len(ports) <= _FEW_PORTS and all(port.startswith("Ethernet") for port in ports):
+        listed = ",".join(port.removeprefix("Ethernet") for port in ports)
+        answer = ask_json(connection, f"show interfaces Ethernet{listed} {what}")
+        if answer:
+            return answer
+    return ask_json(connection, f"show interfaces {what}")
 
 
 def _classes_of(name: str) -> range:

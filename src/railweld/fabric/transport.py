@@ -9,6 +9,7 @@ as a read timeout. `run` reads the channel itself and judges every line of the a
 from __future__ import annotations
 
 import re
+import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ _QUESTION: Final = re.compile(r"(?:\[y/n\]|\[confirm\]|\[yes/no\]|[Pp]assword:)[
 
 _TAIL: Final = 600  #: characters that hold a prompt or a question for certain
 _QUIET_S: Final = 0.15  #: silence after which an empty answer to a `show` is believed
+_KEPT: Final = 4000  #: characters of an answer that the transcript keeps
 _ECHO_LINES: Final = 3  #: lines that a repeated echo may make; more is an answer
 
 #: How many times longer than a line a commit or a save may take.
@@ -327,33 +329,41 @@ class EosConnection:
         A prompt directly after the echo of a `show` may belong to a repeated echo, so an empty
         answer is only believed after the channel stayed quiet for a moment.
         """
-        text, deadline, pause = "", time.monotonic() + timeout, 0.002
-        quiet = _QUIET_S if command.startswith("show ") else 0.0
-        settled = 0.0
+        text, deadline = "", time.monotonic() + timeout
         while True:
             try:
                 new = self._channel.read_channel()
             except (OSError, EOFError, paramiko.SSHException, ReadException) as error:
                 raise self._lost(command) from error
-            if new:
-                text += new
-                pause, settled = 0.002, 0.0
+            text += new
             # Only the end decides; a long answer is not searched again with every piece.
             tail = text[-_TAIL:]
-            if done.search(tail) or _QUESTION.search(tail):
-                if settled >= quiet or text.count("\n") > _ECHO_LINES:
-                    return text
-                settled += pause
-            elif not new and self._is_closed():
-                raise self._lost(command)
-            if time.monotonic() > deadline:
+            ended = bool(done.search(tail) or _QUESTION.search(tail))
+            doubtful = command.startswith("show ") and text.count("\n") <= _ECHO_LINES
+            if ended and not doubtful:
+                return text
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise UnreachableError(
                     self.login.switch,
                     f"no end of the answer to `{command}` within {timeout:g} s; last read: "
                     f"{self._redact(_last_lines(tail)) or 'nothing'}",
                 )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+            more = self._wait(_QUIET_S if ended else min(left, 1.0))
+            if ended and not more:
+                return text
+            if not new and self._is_closed():
+                raise self._lost(command)
+
+    def _wait(self, seconds: float) -> bool:
+        """Sleep until there is something to read; False when nothing came."""
+        channel = self._channel.remote_conn
+        if not isinstance(channel, paramiko.Channel):
+            time.sleep(min(seconds, 0.01))
+            return True
+        waiting = select.poll()
+        waiting.register(channel.fileno(), select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
 
     def _is_closed(self) -> bool:
         channel = self._channel.remote_conn
@@ -365,8 +375,12 @@ class EosConnection:
         )
 
     def _note(self, command: str, body: str) -> None:
-        if self._transcript is not None:
-            self._transcript(self._redact(f"{self._prompt} {command}\n{body}".rstrip()))
+        """Keep what was said; of a long answer (counters, configurations) only how long it was."""
+        if self._transcript is None:
+            return
+        if len(body) > _KEPT:
+            body = f"({body.count(chr(10)) + 1} lines)"
+        self._transcript(self._redact(f"{self._prompt} {command}\n{body}".rstrip()))
 
     def close(self) -> None:
         """Close without a word: `exit` in a configuration mode would not leave anyway."""

@@ -18,6 +18,8 @@ import pytest
 from railweld.lab.veos import Fleet, VirtualSwitch, serving
 from railweld.site import load_site
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 

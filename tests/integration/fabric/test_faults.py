@@ -20,6 +20,8 @@ from railweld.lab.veos import VirtualSwitch
 
 from .conftest import Lab, one_leaf
 
+pytestmark = pytest.mark.deep
+
 MakeLab = Callable[..., Lab]
 TIMER = r"commit timer"
 CONFIRM = r"^configure session railweld-\S+ commit$"

@@ -1,0 +1,202 @@
+"""`push` and `drift` on 1 to 256 virtual switches that take 50 ms for every answer.
+
+The switches run in a process of their own, so that their work is not counted as the tool's; on
+a machine of few cores they still compete for them, which the last column shows: the share of the
+machine that the controller alone used. "one by one" is netmiko's own `send_config_set` with the
+same lines, one switch after the other, without any of the safety; measured on 4 switches and
+multiplied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+from netmiko import ConnectHandler
+
+from railweld.fabric.model import Fabric, Port, Switch
+from railweld.fabric.push import Settings
+from railweld.fabric.render import render
+from railweld.fabric.stage import Looked, Stage
+from railweld.fabric.transport import Login
+from railweld.lab.veos import Neighbour, VirtualSwitch
+
+SIZES = (1, 16, 64, 256)
+LATENCY_S = 0.05
+PORTS = 4
+ONE_BY_ONE = 4
+
+
+def fabric(count: int) -> Fabric:
+    """Leaves with four host ports each; every leaf carries one of eight rails."""
+    return Fabric(
+        site=f"bench{count}",
+        switches=tuple(
+            Switch(
+                name=f"leaf{number}",
+                model="DCS-7050CX3-32S",
+                ports=tuple(
+                    Port(
+                        name=f"Ethernet{port}/1",
+                        kind="host",
+                        peer=f"gpu{port}",
+                        peer_port="rail1",
+                        rail=number % 8,
+                    )
+                    for port in range(1, PORTS + 1)
+                ),
+            )
+            for number in range(1, count + 1)
+        ),
+    )
+
+
+def _serve(count: int, pipe: Pipe) -> None:
+    async def run() -> None:
+        switches = [
+            VirtualSwitch(
+                model=switch.model,
+                hostname=switch.name,
+                latency_s=LATENCY_S,
+                neighbours=[Neighbour(p.name, p.peer, p.peer_port) for p in switch.ports],
+            )
+            for switch in fabric(count).switches
+        ]
+        for switch in switches:
+            await switch.start()
+        pipe.send(
+            {
+                "ports": [switch.port for switch in switches],
+                "hosts": "".join(switch.known_hosts_line() for switch in switches),
+            }
+        )
+        await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+        for switch in switches:
+            await switch.stop()
+
+    asyncio.run(run())
+
+
+@contextmanager
+def served(count: int) -> Iterator[dict[str, Login]]:
+    """Logins of that many virtual switches."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(count, there), daemon=True)
+    process.start()
+    answer = here.recv()
+    with tempfile.NamedTemporaryFile("w", suffix=".known_hosts") as known_hosts:
+        known_hosts.write(answer["hosts"])
+        known_hosts.flush()
+        yield {
+            f"leaf{number}": Login(
+                switch=f"leaf{number}",
+                host="127.0.0.1",
+                port=port,
+                username="admin",
+                password="admin",
+                known_hosts=known_hosts.name,
+                connect_timeout_s=60,
+                command_timeout_s=120,
+            )
+            for number, port in enumerate(answer["ports"], start=1)
+        }
+    here.send("stop")
+    process.join(20)
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _approve(seen: Looked) -> bool:
+    return bool(seen.changed)
+
+
+def measure(count: int) -> dict[str, float]:
+    """Push and drift once on that many switches."""
+    with served(count) as logins:
+        settings = Settings(batch=None, jobs=max(32, count), observe_s=0)
+        stage = Stage(fabric(count), logins, settings=settings)
+        start, cpu = time.perf_counter(), _cpu()
+        _, report = stage.push(_approve)
+        pushed, push_cpu = time.perf_counter() - start, _cpu() - cpu
+        if report is None or not report.ok:
+            sys.exit("push failed: " + "; ".join(o.sentence() for o in report.outcomes if not o.ok)
+                     if report else "push had nothing to do")  # fmt: skip
+        start, cpu = time.perf_counter(), _cpu()
+        found, failures = stage.drift()
+        drifted, drift_cpu = time.perf_counter() - start, _cpu() - cpu
+        if failures or not all(each.clean for each in found):
+            sys.exit(f"drift after the push: {failures or found}")
+        alone = one_by_one(fabric(count), logins) if count == 1 else 0.0
+    return {
+        "switches": count,
+        "push_s": pushed,
+        "push_cpu_s": push_cpu,
+        "drift_s": drifted,
+        "drift_cpu_s": drift_cpu,
+        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "one_by_one_s": alone,
+    }
+
+
+def one_by_one(wanted: Fabric, logins: dict[str, Login]) -> float:
+    """Seconds that netmiko's plain way takes for one switch, on average."""
+    lines = render(wanted, wanted.switches[0]).text().splitlines()
+    typed = [line.strip() for line in lines if line.strip() not in ("", "!")]
+    login = logins["leaf1"]
+    start = time.perf_counter()
+    for _ in range(ONE_BY_ONE):
+        with ConnectHandler(
+            device_type="arista_eos", host=login.host, port=login.port,
+            username=login.username, password=login.password,
+        ) as connection:  # fmt: skip
+            connection.enable()
+            connection.send_command("show running-config")
+            connection.send_config_set(typed, read_timeout=60)
+            connection.save_config()
+    return (time.perf_counter() - start) / ONE_BY_ONE
+
+
+def main() -> None:
+    """Print the table; each size runs in a fresh process, so that its memory is its own."""
+    sizes = [int(word) for word in os.environ.get("BENCH_FABRIC_SIZES", "").split()] or SIZES
+    context = multiprocessing.get_context("spawn")
+    base: dict[str, float] = {}
+    print("| switches | push s | x one switch | CPU s | drift s | CPU s | MiB | one by one s |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for size in sizes:
+        here, there = context.Pipe()
+        process = context.Process(target=_measured, args=(size, there))
+        process.start()
+        row = json.loads(here.recv())
+        process.join()
+        base = base or row
+        print(
+            f"| {size} | {row['push_s']:.1f} | {row['push_s'] / base['push_s']:.1f} "
+            f"| {row['push_cpu_s']:.1f} | {row['drift_s']:.1f} | {row['drift_cpu_s']:.1f} "
+            f"| {row['rss_mib']:.0f} | {base['one_by_one_s'] * size:.0f} |",
+            flush=True,
+        )
+
+
+def _measured(count: int, pipe: Pipe) -> None:
+    with tempfile.TemporaryDirectory() as state:
+        os.environ["RAILWELD_STATE"] = str(Path(state))
+        pipe.send(json.dumps(measure(count)))
+
+
+if __name__ == "__main__":
+    main()
