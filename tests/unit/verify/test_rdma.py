@@ -9,7 +9,7 @@ import pytest
 
 from railweld.record import Check, Status
 from railweld.verify.context import Context
-from railweld.verify.roles import rdma
+from railweld.verify.roles import rdma, rdma_host
 
 SITE: dict[str, Any] = {
     "name": "lab",
@@ -136,13 +136,13 @@ def bad(checks: Iterable[Check]) -> dict[str, str]:
 
 def test_converged_node_passes_everything() -> None:
     for ctx in (context(), peermem()):
-        assert bad(rdma.guard(ctx)) == {}
+        assert bad(rdma_host.guard(ctx)) == {}
         assert bad(rdma.checks(ctx)) == {}
 
 
 def test_host_without_adapters_asks_for_nothing() -> None:
     ctx = context(host__hcas=[], node__hcas=[])
-    assert list(rdma.guard(ctx)) == []
+    assert list(rdma_host.guard(ctx)) == []
     assert list(rdma.checks(ctx)) == []
 
 
@@ -159,6 +159,21 @@ def test_host_without_adapters_asks_for_nothing() -> None:
             "rdma.dmabuf_rdma_core_pin",
             "39.0-1",
         ),
+    ],
+)
+def test_guard_names_what_is_missing_for_dmabuf(
+    change: dict[str, Any], check: str, words: str
+) -> None:
+    for guard in (rdma.guard, rdma_host.guard):
+        found = bad(guard(context(**change)))
+        assert list(found) == [check]
+        assert words in found[check]
+        assert "Fix: " in found[check]
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "words"),
+    [
         ({"node__driver__loaded": None}, "rdma.driver_running", "loaded driver none"),
         ({"node__driver__loaded": "470.1"}, "rdma.driver_running", "470.1"),
         ({"node__driver__kernel_flavour": "proprietary"}, "rdma.dmabuf_open_modules", "propriet"),
@@ -166,19 +181,20 @@ def test_host_without_adapters_asks_for_nothing() -> None:
         ({"node__cuda__release": None}, "rdma.dmabuf_cuda", "absent"),
     ],
 )
-def test_guard_names_what_is_missing_for_dmabuf(
+def test_host_side_names_the_predecessor_that_is_missing(
     change: dict[str, Any], check: str, words: str
 ) -> None:
-    found = bad(rdma.guard(context(**change)))
+    """Packages come before the reboot that loads the driver, also when a run is repeated."""
+    ctx = context(**change)
+    assert bad(rdma.guard(ctx)) == {}
+    found = bad(rdma_host.guard(ctx))
     assert list(found) == [check]
     assert words in found[check]
-    assert "Fix: " in found[check]
 
 
-def test_guard_before_the_installation_does_not_ask_for_the_driver() -> None:
-    """In one run, packages come before the reboot that loads the driver."""
-    ctx = context(node__packages={}, node__driver={}, node__cuda={}, node__nccl={})
-    assert bad(rdma.guard(ctx)) == {}
+def test_host_side_of_a_node_without_gpus_asks_for_no_driver() -> None:
+    ctx = context(host__gpu=None, node__driver={}, node__cuda={})
+    assert bad(rdma_host.guard(ctx)) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """What RDMA needs before it is set up, and what must be observable once it is.
 
 The role works in two stages around the one reboot of a run: packages, boot modules and kernel
-parameters before it, the RoCE host side after it. `guard` tells the stage from what is installed,
-so the same guard protects both.
+parameters before it, the RoCE host side after it. `guard` is the first stage's; the second has
+its own (`rdma_host`), because it may ask for the driver and the first may not.
 """
 
 from __future__ import annotations
@@ -161,8 +161,6 @@ def guard(ctx: Context) -> Iterator[Check]:
         yield from _guard_peermem(ctx, target)
     else:
         yield from _guard_dmabuf(ctx, target, dict(pins))
-    if packages_in_place(ctx):
-        yield from _predecessors(ctx, target)
 
 
 def _guard_peermem(ctx: Context, target: str) -> Iterator[Check]:
@@ -212,8 +210,9 @@ def _guard_dmabuf(ctx: Context, target: str, pins: Mapping[str, str]) -> Iterato
     )
 
 
-def _predecessors(ctx: Context, target: str) -> Iterator[Check]:
-    """Second stage: the driver and CUDA are this role's predecessors."""
+def predecessors(ctx: Context) -> Iterator[Check]:
+    """What the host side needs: the driver and CUDA are its predecessors."""
+    target = ctx.name
     gpu = ctx.host.get("gpu")
     if not gpu or not gpu.get("count"):
         return
