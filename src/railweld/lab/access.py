@@ -48,19 +48,20 @@ def known_hosts(site: str) -> Path:
     return lab_state_dir(site) / "known_hosts"
 
 
-def write_known_hosts(site: str, keys: Mapping[str, tuple[str, str]]) -> None:
+def write_known_hosts(site: str, keys: Mapping[str, tuple[str, str]], more: str = "") -> None:
     """Write name and address with the public host key of every node, in one step.
 
     Args:
         site: the lab.
         keys: node name to (address, public key). The keys were read inside the nodes, not over
             the network, so that nobody in between could have answered.
+        more: further lines of such a file, of what is no node.
     """
     lines = [
         f"{name},{address} {' '.join(key.split()[:2])}"
         for name, (address, key) in sorted(keys.items())
     ]
-    write_atomically(known_hosts(site), "".join(f"{line}\n" for line in lines))
+    write_atomically(known_hosts(site), "".join(f"{line}\n" for line in lines) + more)
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:

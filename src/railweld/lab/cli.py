@@ -136,6 +136,7 @@ def _list_faults(*, as_json: bool) -> None:
     for name, each in faults.FAULTS.items():
         table.add_row(name, each.text, "\n".join(f"{k}={v}" for k, v in each.settings.items()))
     Console().print(table)
+    typer.echo("Switches have faults of their own: python -m railweld.lab.veos catalogue")
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from railweld.lab import access, faults, kernel, mirror
+from railweld.lab import access, faults, kernel, mirror, switches
 from railweld.lab import podman as pod
 from railweld.lab.image import ensure_base, ensure_node_image
 from railweld.lab.plan import LabPlan, NodePlan, plan_lab
@@ -128,12 +128,7 @@ class Node:
 
     def answers_ssh(self) -> bool:
         """True if an SSH server sends its greeting."""
-        try:
-            with socket.create_connection((self.plan.address, 22), timeout=2) as connection:
-                connection.settimeout(5)
-                return connection.recv(4) == b"SSH-"
-        except OSError:
-            return False
+        return answers_ssh(self.plan.address)
 
     def faults(self) -> dict[str, Any]:
         """Faults that are active in the node, with their settings."""
@@ -195,6 +190,7 @@ class Lab:
                 lambda node: node.wait_ready(),
                 None,
             )
+            switches.up(self.plan, self._report)
             self._write_known_hosts()
             self._report(
                 f"lab {self.plan.site}: {len(self.plan.nodes)} nodes on {self.plan.subnet}, "
@@ -206,6 +202,7 @@ class Lab:
         require_machine({"podman": "podman"})
         with self._lock():
             found = pod.containers(self.plan.site)
+            switches.down(self.plan.site)
             self._sweep({})
             for network in (self.plan.network, self.plan.fabric_network):
                 pod.remove_network(network)
@@ -233,6 +230,17 @@ class Lab:
             )
 
         rows = [look(node) for node in self.nodes]
+        broken = switches.active_faults(self.plan.site)
+        rows += [
+            NodeStatus(
+                node=name,
+                address=address,
+                state="running" if switches.is_up(self.plan.site) else "absent",
+                ssh=answers_ssh(address),
+                faults=tuple(sorted(broken.get(name, ()))),
+            )
+            for name, address in self.plan.switches.items()
+        ]
         rows += [
             NodeStatus(name, "", f"{container.state}, not in the inventory", False, ())
             for name, container in sorted(found.items())
@@ -245,10 +253,16 @@ class Lab:
         Raises:
             LabError: unknown fault or setting, or the node cannot have it as it is.
         """
+        if node in self.plan.switches:
+            switches.fault(self.plan.site, name, node, settings)
+            return
         faults.make(self, name, node, {key: str(value) for key, value in settings.items()})
 
     def clear(self, name: str, node: str) -> None:
         """Take a fault away again."""
+        if node in self.plan.switches:
+            switches.clear(self.plan.site, name, node)
+            return
         faults.clear(self, name, node)
 
     def _sweep(self, wanted: Mapping[str, str]) -> None:
@@ -360,7 +374,7 @@ class Lab:
             node.name: (node.plan.address, node.read("/etc/ssh/ssh_host_ed25519_key.pub"))
             for node in self.nodes
         }
-        access.write_known_hosts(self.plan.site, keys)
+        access.write_known_hosts(self.plan.site, keys, switches.known_hosts(self.plan.site))
 
     def _each(
         self, nodes: Sequence[Node], action: Callable[[Node], None], word: str | None
@@ -392,6 +406,16 @@ class Lab:
                 self._report(f"lab {self.plan.site}: another up or down is at work, waiting for it")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def answers_ssh(address: str) -> bool:
+    """True if an SSH server at this address sends its greeting."""
+    try:
+        with socket.create_connection((address, 22), timeout=2) as connection:
+            connection.settimeout(5)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
 
 
 def tar_of(files: Mapping[str, tuple[str, int]]) -> bytes:

@@ -14,7 +14,7 @@ import hashlib
 import ipaddress
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from railweld import names
@@ -50,6 +50,10 @@ class LabPlan:
     site: str
     subnet: ipaddress.IPv4Network
     nodes: tuple[NodePlan, ...]
+    #: Name to address of every switch; `switches.py` serves them.
+    switches: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: The inventory that this was read from, for processes that read it again.
+    sources: tuple[str, ...] = ()
 
     @property
     def network(self) -> str:
@@ -85,7 +89,8 @@ class LabPlan:
 
 def plan_lab(sources: Sequence[str]) -> LabPlan:
     """Read an inventory and plan its lab."""
-    return plan_from_inventory(load_inventory(list(sources)))
+    plan = plan_from_inventory(load_inventory(list(sources)))
+    return replace(plan, sources=tuple(sources))
 
 
 def plan_from_inventory(raw: RawInventory) -> LabPlan:
@@ -95,12 +100,13 @@ def plan_from_inventory(raw: RawInventory) -> LabPlan:
         LabError: the inventory cannot be a lab; the text names every reason.
     """
     hosts = [host for host in raw.hosts.values() if not _is_switch(host)]
+    switches = [host for host in raw.hosts.values() if _is_switch(host)]
     if not hosts:
         raise LabError("lab: found no host besides switches in the inventory, expected nodes")
     site = str(hosts[0].get("railweld_site", DEFAULT_SITE))
     problems: list[str] = []
     addresses: dict[str, str] = {}
-    for host in hosts:
+    for host in [*hosts, *switches]:
         address = str(host.get("ansible_host", ""))
         try:
             ipaddress.IPv4Address(address)
@@ -110,6 +116,8 @@ def plan_from_inventory(raw: RawInventory) -> LabPlan:
         if address in addresses:
             problems.append(f"{host.name}: {address} is {addresses[address]}'s address too")
         addresses[address] = host.name
+        if _is_switch(host):
+            continue
         profile = _profile_name(host)
         if profile not in PROFILES:
             known = ", ".join(PROFILES)
@@ -120,7 +128,9 @@ def plan_from_inventory(raw: RawInventory) -> LabPlan:
         raise LabError("lab: " + "; ".join(problems))
     subnet = _subnet(hosts)
     outside = [
-        host.name for host in hosts if ipaddress.IPv4Address(host["ansible_host"]) not in subnet
+        host.name
+        for host in [*hosts, *switches]
+        if ipaddress.IPv4Address(host["ansible_host"]) not in subnet
     ]
     if outside:
         raise LabError(
@@ -147,6 +157,7 @@ def plan_from_inventory(raw: RawInventory) -> LabPlan:
             )
             for host in hosts
         ),
+        switches={host.name: str(host["ansible_host"]) for host in switches},
     )
 
 
