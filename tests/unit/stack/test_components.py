@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import pulumi
 import pulumi_kubernetes as k8s
 import pytest
 
+import pulumi
 from railweld.site import Site
 from railweld.stack.graph import Stack, stack_for
 from railweld.stack.objects import Key, key

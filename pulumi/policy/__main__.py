@@ -1,0 +1,5 @@
+"""Entry point of the policy pack."""
+
+from analyzer import main
+
+main()
