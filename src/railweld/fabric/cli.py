@@ -87,6 +87,8 @@ def render(
     from railweld.fabric.render import render as rendered_for  # noqa: PLC0415
 
     stage = _stage(inventory, extra_vars, vault_password_file, limit)
+    if _not_roce(stage):
+        return ExitCode.OK
     _warn(stage)
     rendered = [rendered_for(stage.fabric, switch) for switch in stage.switches]
     if as_json:
@@ -123,6 +125,8 @@ def plan(
 ) -> int:
     """Compare the switches with the description by meaning. Exit code 2 when there are changes."""
     stage = _stage(inventory, extra_vars, vault_password_file, limit, jobs=jobs)
+    if _not_roce(stage):
+        return ExitCode.OK
     _warn(stage)
     seen = stage.looks()
     if as_json:
@@ -155,6 +159,8 @@ def push(
     """
     settings = _settings(commit_timer, batch, disruptive, observe, allow_pause, jobs)
     stage = _stage(inventory, extra_vars, vault_password_file, limit, settings=settings)
+    if _not_roce(stage):
+        return ExitCode.OK
     _warn(stage)
     seen, report = _interruptible(stage, lambda: stage.push(_approval(yes, as_json)))
     return _finish(seen, report, as_json=as_json)
@@ -178,6 +184,8 @@ def rollback(
     """Give the lines that railweld owns the values they had at a time; other lines stay."""
     settings = _settings(commit_timer, batch, disruptive, observe, 0, jobs)
     stage = _stage(inventory, extra_vars, vault_password_file, limit, settings=settings)
+    if _not_roce(stage):
+        return ExitCode.OK
     seen, report = _interruptible(stage, lambda: stage.rollback(to, _approval(yes, as_json)))
     return _finish(seen, report, as_json=as_json)
 
@@ -214,6 +222,8 @@ def drift(
 ) -> int:
     """Report what departs from the description, for cron. Exit code 2 when something does."""
     stage = _stage(inventory, extra_vars, vault_password_file, limit, jobs=jobs)
+    if _not_roce(stage):
+        return ExitCode.OK
     found, failures = stage.drift()
     if as_json:
         _print_json(
@@ -294,6 +304,18 @@ def _stage(
     return stage_from_inventory(
         raw, limit=limit or (), settings=settings or Settings(jobs=jobs), progress=_progress()
     )
+
+
+def _not_roce(stage: Stage) -> bool:
+    """Say that an InfiniBand site has no switch to configure; True when it is one."""
+    if stage.fabric.transport != "infiniband":
+        return False
+    typer.echo(
+        f"{stage.fabric.site}: InfiniBand: no PFC or ECN to configure on switches; "
+        "`railweld fabric verify` says what is checked instead",
+        err=True,
+    )
+    return True
 
 
 def _progress() -> Callable[[str, str], None] | None:

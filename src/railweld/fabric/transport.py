@@ -143,11 +143,11 @@ class EosConnection:
         self._jump: paramiko.SSHClient | None = None
         try:
             self._channel = self._open()
-            self._base = self._stable_prompt()
+            self._prompt = self._stable_prompt()
         except BaseException:
             self.close()
             raise
-        self._prompt = self._base
+        self._base = self._prompt.rstrip("#> ")
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class EosConnection:
                 f"found a prompt that changes by itself ({first!r}, {second!r}), expected a fixed "
                 "one; remove the time from `prompt`",
             )
-        return first.rstrip("#> ")
+        return first
 
     def _read_prompt(self) -> str:
         self._write("")
