@@ -7,7 +7,12 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from railweld.base.families import CLUSTER_FAMILIES, FAMILIES, NOT_DRIVER, family_patterns
+from railweld.base.families import (
+    CLUSTER_FAMILIES,
+    NOT_DRIVER,
+    family_patterns,
+    host_components,
+)
 
 
 class ActionModule(ActionBase):
@@ -16,16 +21,15 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run the module with the family of `component`, or of every component for `held`."""
+        """Run the module with the family of `component`, or of all that the host gets."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         arguments = dict(self._task.args)
         component = arguments.get("component")
-        if component:
-            family = list(family_patterns(str(component)))
-        else:
-            family = [pattern for patterns in FAMILIES.values() for pattern in patterns]
         site = (variables.get("railweld") or {}).get("site") or {}
+        host = variables.get("railweld_host") or {}
+        components = [str(component)] if component else host_components(site, host)
+        family = sorted({pattern for each in components for pattern in family_patterns(each)})
         arguments.setdefault("family", family)
         # The container toolkit is no part of the driver; of its own family it is.
         arguments.setdefault(

@@ -107,6 +107,7 @@ class CallbackModule(CallbackBase):
         self._began = time.monotonic()
         self._began_at = now
         self._playbook = ""
+        self._title = ""
         self._site: str | None = None
         self._version_set = ""
         self._step: _Step | None = None
@@ -129,18 +130,9 @@ class CallbackModule(CallbackBase):
         self._say(f"railweld {self._playbook}{mode}, run {self._run}", C.COLOR_HIGHLIGHT)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Announce the play with its hosts."""
+        """Remember the play; it is announced when it has something to do."""
         self._end_step()
-        hosts = len(self._hosts_of(play))
-        if hosts:
-            self._say(f"\n{play.get_name().strip()}: {_count(hosts, 'host')}", C.COLOR_HIGHLIGHT)
-
-    def _hosts_of(self, play: Any) -> list[Any]:
-        manager = play.get_variable_manager()
-        inventory = getattr(manager, "_inventory", None)
-        if inventory is None or not play.hosts:
-            return []
-        return list(inventory.get_hosts(play.hosts))
+        self._title = play.get_name().strip()
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """A play without hosts is the normal end of a converged site."""
@@ -153,6 +145,9 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
         """Start a step; one that waits says so before it waits."""
         self._end_step()
+        if self._title:
+            self._say(f"\n{self._title}", C.COLOR_HIGHLIGHT)
+            self._title = ""
         role = task._role.get_name() if task._role else ""
         self._step = _Step(
             name=task.get_name().strip().rpartition(" : ")[2],

@@ -130,7 +130,8 @@ def version_changes(ctx: Context, components: Iterable[str] | None = None) -> li
     for component in components if components is not None else sorted(packages):
         for name, wanted in ctx.pins(component):
             installed = ctx.package(name).get("version")
-            if installed and str(installed) != wanted:
+            # A package that the distribution chooses has no version of its own in the set.
+            if installed and wanted and str(installed) != wanted:
                 changes.append(VersionChange(component, name, str(installed), wanted))
     return changes
 

@@ -6,8 +6,22 @@ the packages that railweld asks for; apt adds dependencies, and those must not m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
+
+#: The same names come from the distribution or from DOCA-OFED, never from both.
+_RDMA_USERLAND: Final = (
+    "ibverbs-*",
+    "infiniband-diags",
+    "libibumad*",
+    "libibverbs*",
+    "librdmacm*",
+    "mstflint",
+    "perftest",
+    "rdma-core",
+    "rdmacm-utils",
+)
 
 #: component → shell patterns of package names, as apt spells them.
 FAMILIES: Final[dict[str, tuple[str, ...]]] = {
@@ -49,21 +63,14 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
         "nsight-systems*",
     ),
     "nccl": ("libnccl-dev", "libnccl2"),
-    "rdma": (),
+    "rdma": _RDMA_USERLAND,
     "doca": (
+        *_RDMA_USERLAND,
         "doca-*",
-        "ibverbs-*",
-        "infiniband-diags",
-        "libibumad*",
-        "libibverbs*",
         "libopensm*",
-        "librdmacm*",
         "mlnx-*",
         "mft*",
         "ofed-scripts",
-        "perftest",
-        "rdma-core",
-        "rdmacm-utils",
     ),
 }
 
@@ -80,6 +87,14 @@ NOT_DRIVER: Final = (
     "nvidia-container-*",
     "nvidia-docker*",
 )
+
+
+def host_components(site: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the components whose families railweld keeps on a host: none without GPUs."""
+    if not host.get("is_gpu_node", bool(host.get("gpu"))):
+        return ()
+    stack = "doca" if site.get("rdma_stack") == "doca" else "rdma"
+    return ("driver", "fabric_manager", "cuda", "nccl", stack)
 
 
 def family_patterns(component: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from railweld.base.families import FAMILIES
+from railweld.base.families import host_components
 from railweld.record import Check
 from railweld.verify.context import Context, unheld
 
@@ -56,7 +56,8 @@ def dpkg_in_order(ctx: Context) -> Check:
 
 
 def _holds(ctx: Context) -> Iterator[Check]:
-    loose = sorted({name for component in FAMILIES for name in unheld(ctx, component)})
+    components = host_components(ctx.site, ctx.host)
+    loose = sorted({name for component in components for name in unheld(ctx, component)})
     yield ctx.judge(
         "package_lock.holds",
         ok=not loose,
