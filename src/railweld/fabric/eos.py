@@ -369,6 +369,16 @@ def neighbours(connection: Connection) -> dict[str, Neighbour] | None:
     }
 
 
+def ports_down(connection: Connection) -> frozenset[str]:
+    """Ports without a link; empty when that could not be read, so that nothing is excused."""
+    tree = (ask_json(connection, "show interfaces status") or {}).get("interfaceStatuses")
+    if not isinstance(tree, dict):
+        return frozenset()
+    return frozenset(
+        port for port, row in tree.items() if row.get("linkStatus", "connected") != "connected"
+    )
+
+
 def pfc_ports(connection: Connection) -> dict[str, PfcPort] | None:
     """PFC by port from `show priority-flow-control`; None when it was refused or empty."""
     text = ask(connection, "show priority-flow-control")

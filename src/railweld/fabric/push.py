@@ -48,7 +48,8 @@ from railweld.fabric.transport import (
     SwitchError,
     UnreachableError,
 )
-from railweld.fabric.verify import live_checks
+from railweld.fabric.verify import live_checks, miscabled
+from railweld.record import Status
 
 
 class Clock(Protocol):
@@ -308,6 +309,7 @@ class Member:
         if not self.plan.changes:
             return False
         self._refuse_disruptive()
+        self._refuse_miscabled(connection)
         self._warn_unsaved(connection)
         context.journal.backup(name, "before", self.before)
         context.journal.event(
@@ -421,6 +423,7 @@ class Member:
             else []
         )
         bad = [check for check in checks if check.is_bad]
+        self.warnings += [c.sentence() for c in checks if c.status is Status.WARN]
         if bad:
             raise VerificationError(name, "; ".join(check.sentence() for check in bad))
         after = self._count(connection)
@@ -636,6 +639,16 @@ class Member:
                 "maintenance window",
             )
 
+    def _refuse_miscabled(self, connection: Connection) -> None:
+        """Both ends of a link change together, so the links must be the described ones."""
+        if not self.context.live:
+            return
+        names = self.ports
+        ports = [port for port in self.switch.ports if names is None or port.name in names]
+        wrong = miscabled(connection, self.switch, ports)
+        if wrong:
+            raise SwitchError(self.switch.name, "; ".join(check.sentence() for check in wrong))
+
     def _refuse_loaded(self, earlier: eos.Counters) -> None:
         """PFC that starts on a port with lossless traffic may drop what is in flight."""
         if self.stage != 2 or self.context.settings.disruptive:
@@ -751,7 +764,20 @@ def transact(context: Context, step: Step, *, stage: int) -> list[Outcome]:
             if member.switch.name not in outcomes:
                 why = str(error) if stopped else f"the other end of the link failed: {error}"
                 outcomes[member.switch.name] = member.abandon(why)
+        _warn_half_link(outcomes)
     return [outcomes[name] for name in step.switches]
+
+
+def _warn_half_link(outcomes: dict[str, Outcome]) -> None:
+    """An end that was confirmed before the other one failed stays; say that it is alone."""
+    behind = [name for name, outcome in outcomes.items() if outcome.state is not State.NEW]
+    for name, outcome in outcomes.items():
+        if outcome.result is Result.PUSHED and behind:
+            warning = (
+                f"{', '.join(behind)} did not follow, so this link has PFC on one end only; run "
+                "the push again as soon as the reason is gone"
+            )
+            outcomes[name] = replace(outcome, warnings=(*outcome.warnings, warning))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from railweld.record import Check, Status, judge
 
 LAYER = "fabric"
 _REF = "docs/fabric.md"
+_NOBODY = "no neighbour"
 
 
 def _check(id_: str, target: str, ok: bool, *texts: object, warn: bool = False) -> Check:
@@ -60,7 +61,8 @@ def live_checks(
     """Checks of one switch during a push: only what this pass and these ports promise.
 
     What cannot be read does not hold a push up, except for PFC itself: without knowing that it
-    is active, a lossless class is a guess.
+    is active, a lossless class is a guess. On a port without a link PFC cannot be active yet,
+    which is worth a warning and no more: nodes are off while a fabric is built.
     """
     names = None if ports is None else frozenset(ports)
     chosen = [port for port in switch.ports if names is None or port.name in names]
@@ -70,10 +72,36 @@ def live_checks(
         found += ecn_checks(connection, fabric, switch, chosen[:1])
         found += flow_control_checks(connection, switch, chosen)
     if stage in (0, 2):
-        found += pfc_checks(connection, fabric, switch, chosen)
-        found += watchdog_checks(connection, switch, chosen)
+        down = eos.ports_down(connection)
+        up = [port for port in chosen if port.name not in down]
+        found += pfc_checks(connection, fabric, switch, up)
+        found += watchdog_checks(connection, switch, up)
+        found += [_down(switch, port) for port in chosen if port.name in down]
     return [
         check for check in found if check.status is not Status.UNKNOWN or check.id == "fabric.pfc"
+    ]
+
+
+def _down(switch: Switch, port: Port) -> Check:
+    return Check(
+        id="fabric.link",
+        layer=LAYER,
+        target=f"{switch.name} {port.name}",
+        status=Status.WARN,
+        ran="show interfaces status",
+        found="no link, so PFC could not be seen in operation",
+        expected=f"a link to {port.peer}",
+        fix="railweld fabric verify when the other end is up",
+        ref=_REF,
+    )
+
+
+def miscabled(connection: Connection, switch: Switch, ports: Iterable[Port]) -> list[Check]:
+    """Ports whose neighbour is another one than described; a silent port is no proof."""
+    return [
+        check
+        for check in lldp_checks(connection, switch, ports)
+        if check.status is Status.FAIL and check.found != _NOBODY
     ]
 
 
@@ -310,7 +338,7 @@ def lldp_checks(connection: Connection, switch: Switch, ports: Iterable[Port]) -
         other = seen.get(port.name)
         if other is None:
             yield _check(
-                "lldp", target, False, ran, "no neighbour", expected,
+                "lldp", target, False, ran, _NOBODY, expected,
                 "check the cable and that LLDP runs on the other end",
             )  # fmt: skip
             continue

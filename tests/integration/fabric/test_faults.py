@@ -16,7 +16,7 @@ import pytest
 from railweld.errors import RailweldError
 from railweld.fabric.push import Outcome, Result, Settings, State
 from railweld.fabric.transport import Login
-from railweld.lab.veos import VirtualSwitch
+from railweld.lab.veos import Device, VirtualSwitch
 
 from .conftest import Lab, one_leaf
 
@@ -197,14 +197,15 @@ def test_long_host_names_do_not_hide_the_end_of_an_answer(make_lab: MakeLab, nam
 
 def test_a_host_name_that_changes_during_the_push_ends_in_the_old_state(make_lab: MakeLab) -> None:
     lab = make_lab(one_leaf())
-    device = lab["leaf1"].device
 
-    def rename() -> None:
+    def rename(device: Device) -> None:
         device.running.lines["hostname"] = "hostname renamed"
 
     lab["leaf1"].fault("call", match="^show priority-flow-control counters", at=2, function=rename)
     outcome = run(lab)
     assert outcome.state is OLD, outcome.sentence()
+    assert "no end of the answer" in outcome.text
+    assert lab["leaf1"].device.hostname == "renamed"
     assert_settled(lab["leaf1"])
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from railweld.fabric.push import Result, State
+from collections.abc import Callable
+from dataclasses import replace
 
-from .conftest import Lab
+import pytest
+
+from railweld.errors import RailweldError
+from railweld.fabric.model import Tuning
+from railweld.fabric.push import Result, State
+from railweld.lab.veos import Device, Neighbour
+
+from .conftest import Lab, one_leaf
 
 
 def test_a_push_ends_in_the_new_state_confirmed_and_saved(lab: Lab) -> None:
@@ -29,3 +37,70 @@ def test_a_second_plan_is_empty(lab: Lab) -> None:
     assert {n: s.plan.changes for n, s in seen.looks.items()} == {
         "leaf1": (), "leaf2": (), "spine1": (),
     }  # fmt: skip
+
+
+def test_a_port_without_a_link_is_warned_about_and_holds_nothing_up(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(one_leaf())
+    lab["leaf1"].fault("line-down", ports="Ethernet2/1")
+    outcome = lab.push().outcomes[0]
+    assert outcome.result is Result.PUSHED, outcome.sentence()
+    assert any("Ethernet2/1" in text and "no link" in text for text in outcome.warnings)
+
+
+def test_a_wrong_cable_is_refused_before_anything_changes(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(one_leaf())
+    device = lab["leaf1"].device
+    before = device.running_lines
+    device.neighbours["Ethernet1/1"] = Neighbour("Ethernet1/1", "gpu9", "rail1")
+    outcome = lab.push().outcomes[0]
+    assert (outcome.result, outcome.state) == (Result.REFUSED, State.OLD)
+    assert "found gpu9 rail1, expected gpu1 rail1" in outcome.text
+    assert device.running_lines == before
+
+
+def test_a_failed_end_takes_the_other_end_of_the_link_back(lab: Lab) -> None:
+    lab["spine1"].fault("pfc-inactive", ports="Ethernet1/1")
+    report = lab.push()
+    states = {outcome.switch: outcome for outcome in report.outcomes}
+    assert states["spine1"].result is Result.ROLLED_BACK
+    assert "the other end of the link failed" in states["leaf1"].text
+    for name, port in (("leaf1", "Ethernet31/1"), ("spine1", "Ethernet1/1")):
+        assert lab[name].device.pfc(port).enabled is False, name
+        assert lab[name].device.timer_left is None
+    lab["spine1"].clear_faults()
+    assert lab.push().ok
+
+
+def test_traffic_in_the_lossless_queue_asks_for_disruptive(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(one_leaf())
+
+    def busy(device: Device) -> None:
+        device.counters["Ethernet1/1"].packets[3] += 1000
+
+    lab["leaf1"].fault("call", match="^show interfaces .*counters queue", times=0, function=busy)
+    outcome = lab.push().outcomes[0]
+    assert (outcome.result, outcome.state) == (Result.REFUSED, State.OLD), outcome.sentence()
+    assert "--disruptive" in outcome.text
+    lab.settings = replace(lab.settings, disruptive=True)
+    assert lab.push().ok
+
+
+def test_the_buffer_profile_needs_disruptive(make_lab: Callable[..., Lab]) -> None:
+    fabric = one_leaf().model_copy(update={"tuning": Tuning(mmu=True)})
+    lab = make_lab(fabric)
+    outcome = lab.push().outcomes[0]
+    assert (outcome.result, outcome.state) == (Result.REFUSED, State.OLD)
+    assert "re-carves the packet buffers" in outcome.text
+    lab.settings = replace(lab.settings, disruptive=True)
+    assert lab.push().ok
+    assert lab["leaf1"].device.mmu_profile() == "RAILWELD-MMU"
+
+
+def test_another_model_than_described_is_not_touched(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(one_leaf())
+    described = lab.fabric.switches[0].model_copy(update={"model": "DCS-7280CR3-32P4"})
+    fabric = lab.fabric.model_copy(update={"switches": (described,)})
+    with pytest.raises(RailweldError, match="this may be another switch"):
+        lab.push(fabric=fabric)
