@@ -22,7 +22,7 @@ from railweld.lab import podman as pod
 from railweld.lab.image import ensure_base, ensure_node_image
 from railweld.lab.plan import LabPlan, NodePlan, plan_lab
 from railweld.lab.podman import podman
-from railweld.lab.process import LabError, Report, Result, require_machine, run
+from railweld.lab.process import LabError, Report, Result, raise_limits, require_machine, run
 
 #: How long a node may take from start to a reachable SSH server.
 READY_TIMEOUT_S = 120.0
@@ -167,6 +167,7 @@ class Lab:
         made from another image, is made anew: what was installed on it is gone.
         """
         require_machine()
+        raise_limits(self._report)
         with self._lock():
             base = ensure_base(self._report)
             image = ensure_node_image(base, self._report)

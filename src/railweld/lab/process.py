@@ -112,3 +112,16 @@ def require_machine(tools: Mapping[str, str] = TOOLS, *, uid: int | None = None)
             f"railweld lab: found no {names} on this machine; "
             f"install with: apt-get install -y {packages}"
         )
+
+
+#: systemd and its services take about five of these per node, all as one user; kernels allow 128.
+INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+INOTIFY_WANTED = 8192
+
+
+def raise_limits(report: Report) -> None:
+    """Raise what would stop a large lab half-way. Lasts until the machine reboots."""
+    found = int(INOTIFY_LIMIT.read_text())
+    if found < INOTIFY_WANTED:
+        INOTIFY_LIMIT.write_text(f"{INOTIFY_WANTED}\n")
+        report(f"raised fs.inotify.max_user_instances from {found} to {INOTIFY_WANTED}")

@@ -7,15 +7,20 @@ gone, because /run is.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import sys
 from pathlib import Path
 
 from railweld.lab.node import bootfiles, faults, hardware, modules, rails, state
-
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+from railweld.lab.node.mounts import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REMOUNT,
+    mount,
+)
 
 
 def main() -> int:
@@ -35,7 +40,6 @@ def main() -> int:
     hardware.refresh(state.loaded_modules())
     rails.build(state.hcas() if "mlx5_core" in loaded else [])
     rails.default_route(str(state.profile().get("gateway", "")))
-    mellanox_debugfs()
     faults.reapply()
     sys.stdout.write(f"railweld lab: loaded {', '.join(loaded) or 'no module'}\n")
     # As in other containers: with a writable /sys, networkd waits for a udev that is not there.
@@ -112,25 +116,3 @@ def show_command_line(text: str) -> None:
     file = state.run_dir() / "cmdline"
     state.write_file(file, f"{text}\n")
     mount(str(file), "/proc/cmdline", "", MS_BIND)
-
-
-def mellanox_debugfs() -> None:
-    """Congestion notification settings, where the kernel's own mlx5 driver keeps them."""
-    if not os.path.ismount("/sys/kernel/debug"):
-        return
-    for hca in state.profile().get("hcas", []):
-        folder = Path("/sys/kernel/debug/mlx5") / hca["bus_id"] / "cc_params"
-        for key, value in {"np_cnp_dscp": 48, "np_cnp_prio": 6, "np_cnp_prio_mode": 1}.items():
-            hardware.write_attribute(folder / key, value)
-
-
-def mount(source: str, target: str, kind: str, flags: int) -> None:
-    """mount(2).
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(source.encode(), target.encode(), kind.encode(), flags, None):
-        number = ctypes.get_errno()
-        raise OSError(number, f"mount {source} on {target}: {os.strerror(number)}")

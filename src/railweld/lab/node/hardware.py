@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from railweld.lab.node import state
+from railweld.lab.node.mounts import mount
 
 NVIDIA_VENDOR = 0x10DE
 MELLANOX_VENDOR = 0x15B3
@@ -55,6 +56,7 @@ def refresh(loaded: Mapping[str, str]) -> None:
     """Bring all trees in line with the hardware, the faults and the loaded modules."""
     write_pci(loaded)
     write_infiniband(loaded)
+    write_congestion(loaded)
     write_nvidia_proc(loaded)
     write_memory_peers(loaded)
 
@@ -167,7 +169,7 @@ def write_infiniband(loaded: Mapping[str, str]) -> None:
         for name in ("infiniband", "infiniband_verbs", "infiniband_mad"):
             remove_tree(base.with_name(name))
         return
-    with_ofed = "mlx5_core" in state.installed_modules()
+    with_ofed = is_ofed(loaded)
     for number, hca in enumerate(state.hcas()):
         write_hca(base / hca["name"], hca, with_ofed=with_ofed)
         verbs = base.with_name("infiniband_verbs") / f"uverbs{number}"
@@ -236,6 +238,55 @@ def write_hca(folder: Path, hca: Mapping[str, Any], *, with_ofed: bool) -> None:
     traffic_class = folder / "tc/1/traffic_class"
     if with_ofed and not traffic_class.exists():
         write_attribute(traffic_class, "")
+
+
+def is_ofed(loaded: Mapping[str, str]) -> bool:
+    """True if the loaded adapter driver is OFED's: the kernel's own has no version."""
+    return bool(loaded.get("mlx5_core"))
+
+
+def write_congestion(loaded: Mapping[str, str]) -> None:
+    """Congestion notification settings in debugfs, where the kernel's own driver has them."""
+    base = state.path("/sys/kernel/debug")
+    if not os.path.ismount(base):
+        return
+    if "mlx5_core" not in loaded or is_ofed(loaded):
+        remove_tree(base / "mlx5")
+        return
+    for hca in state.profile().get("hcas", []):
+        folder = base / "mlx5" / pci_address(hca["bus_id"]) / "cc_params"
+        if not folder.exists():
+            for key, value in CONGESTION_DEFAULTS.items():
+                write_attribute(folder / f"np_{key}", value)
+
+
+#: What an adapter marks its congestion notifications with after power-on.
+CONGESTION_DEFAULTS = {"cnp_dscp": 48, "cnp_prio": 6, "cnp_prio_mode": 1}
+
+
+def dress_netdev(hca: Mapping[str, Any], loaded: Mapping[str, str]) -> None:
+    """Give a rail's folder in /sys/class/net what its adapter's driver adds.
+
+    That is its PCI function, its speed, and with OFED the congestion settings. A layer over the
+    folder keeps everything of the real interface below it.
+    """
+    folder = state.path(f"/sys/devices/virtual/net/{hca['netdev']}")
+    layers = state.run_dir() / "net" / hca["netdev"]
+    if not folder.is_dir() or layers.exists():
+        return
+    extra, upper, work = (layers / name for name in ("extra", "upper", "work"))
+    for layer in (extra, upper, work):
+        layer.mkdir(parents=True)
+    link(extra / "device", f"/sys/bus/pci/devices/{pci_address(hca['bus_id'])}")
+    write_attribute(extra / "speed", int(hca["rate_gbps"]) * 1000)
+    if is_ofed(loaded):
+        write_attribute(extra / "ecn/roce_np/cnp_dscp", CONGESTION_DEFAULTS["cnp_dscp"])
+        write_attribute(extra / "ecn/roce_np/cnp_802p_prio", CONGESTION_DEFAULTS["cnp_prio"])
+        for side in ("roce_np", "roce_rp"):
+            for priority in range(8):
+                write_attribute(extra / "ecn" / side / "enable" / str(priority), 1)
+    options = f"lowerdir={extra}:{folder},upperdir={upper},workdir={work}"
+    mount("railweld-lab", str(folder), "overlay", options=options)
 
 
 # --- NVIDIA driver ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from railweld.lab.node import state
+from railweld.lab.node import hardware, state
 
 FABRIC_MTU = 9216
 BRIDGE = "lab-switch"
@@ -77,11 +77,14 @@ def build(hcas: Sequence[dict[str, Any]]) -> None:
         lines.append(f"link set {hca['netdev']} mtu 1500 up")
     batch(lines)
     set_cables()
+    for hca in missing:
+        hardware.dress_netdev(hca, state.loaded_modules())
 
 
 def remove() -> None:
     """What unloading the adapter's driver does."""
     batch([f"link delete {hca['netdev']}" for hca in state.hcas() if exists(hca["netdev"])])
+    hardware.remove_tree(state.run_dir() / "net")
 
 
 def port_of(hca: dict[str, Any]) -> str:

@@ -294,6 +294,7 @@ DCB_DEFAULT: dict[str, Any] = {
     "pfc": [False] * 8,
     "dscp2prio": {},
     "trust": "pcp",
+    "dcbx": "firmware",
     "prio_tc": [0] * 8,
     "tc_tsa": ["strict"] * 8,
     "tc_bw": [0] * 8,
@@ -323,7 +324,7 @@ class _DcbError(Exception):
 
 
 def _dcb(words: list[str], *, as_json: bool) -> int:
-    if not words or words[0] not in ("app", "pfc", "ets", "buffer", "maxrate", "dcbx"):
+    if not words or words[0] not in ("app", "pfc", "ets", "dcbx"):
         raise _DcbError(f'Object "{words[0] if words else ""}" is unknown, try "dcb help".')
     thing, verb, *rest = [*words, "show"] if len(words) == 1 else words
     if rest[:1] != ["dev"] or len(rest) < 2:
@@ -337,7 +338,7 @@ def _dcb(words: list[str], *, as_json: bool) -> int:
     if verb == "show":
         _dcb_show(thing, found, as_json=as_json)
         return 0
-    change = {"pfc": _dcb_pfc, "app": _dcb_app, "ets": _dcb_ets}.get(thing)
+    change = {"pfc": _dcb_pfc, "app": _dcb_app, "ets": _dcb_ets, "dcbx": _dcb_dcbx}.get(thing)
     if change is None:
         raise _DcbError("dcb: Operation not supported", is_usage=False)
     state.write_file(file, json.dumps(change(verb, json.loads(json.dumps(found)), rest)))
@@ -404,6 +405,10 @@ def _dcb_ets(_verb: str, found: dict[str, Any], rest: Sequence[str]) -> dict[str
     return found
 
 
+def _dcb_dcbx(_verb: str, found: dict[str, Any], rest: Sequence[str]) -> dict[str, Any]:
+    return {**found, "dcbx": "os" if "host" in rest else "firmware"}
+
+
 def _dcb_show(thing: str, found: dict[str, Any], *, as_json: bool) -> None:
     if thing == "pfc":
         answer: dict[str, Any] = {
@@ -420,6 +425,10 @@ def _dcb_show(thing: str, found: dict[str, Any], *, as_json: bool) -> None:
         answer = {"dscp_prio": entries} if entries else {}
         text = " ".join(["dscp-prio", *(f"{code}:{priority}" for code, priority in entries)])
         text = text if entries else ""
+    elif thing == "dcbx":
+        words = ["host" if found["dcbx"] == "os" else "lld-managed", "ieee"]
+        answer = dict.fromkeys(words, True)
+        text = " ".join(words)
     else:
         answer = {"ets_cap": 8, **{key: found[key] for key in ("prio_tc", "tc_tsa", "tc_bw")}}
         text = "ets-cap 8 \n" + "\n".join(
