@@ -148,3 +148,13 @@ def test_only_provisioned_nodes_that_change_versions_go_in_batches(
     observed: dict[str, Any], expected: bool
 ) -> None:
     assert convergence.replaces_provisioned(Context(SITE, HOST, observed)) is expected
+
+
+def test_a_package_without_a_pinned_version_is_no_change() -> None:
+    host = {**HOST, "packages": {"rdma": [{"name": "rdma-core", "version": ""}]}}
+    observed = {
+        "packages": {"rdma-core": {"version": "44.0-2", "status": "ii", "hold": True}},
+        "driver": {"loaded": None},
+        "records": {"chrony": {}},
+    }
+    assert not convergence.replaces_provisioned(Context(SITE, host, observed))

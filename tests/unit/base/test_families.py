@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from railweld.base.families import in_family
+from railweld.base.families import host_components, in_family
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,13 @@ def test_the_compatibility_driver_belongs_to_cuda() -> None:
 
 def test_an_unknown_component_has_no_family() -> None:
     assert not in_family("chrony", "chrony")
+
+
+@pytest.mark.parametrize(("stack", "expected"), [("inbox", "rdma"), ("doca", "doca")])
+def test_a_host_keeps_one_rdma_stack(stack: str, expected: str) -> None:
+    components = host_components({"rdma_stack": stack}, {"is_gpu_node": True})
+    assert {"rdma", "doca"} & set(components) == {expected}
+
+
+def test_a_host_without_gpus_keeps_no_gpu_family() -> None:
+    assert host_components({"rdma_stack": "inbox"}, {"is_gpu_node": False}) == ()
