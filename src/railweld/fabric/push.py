@@ -169,10 +169,16 @@ def target_of(fabric: Fabric) -> Target:
 
 
 def target_from_backup(fabric: Fabric, backups: Mapping[str, str]) -> Target:
-    """Our part of a backup as the target: foreign lines stay as they are today."""
+    """Our part of a backup as the target: foreign lines stay as they are today.
+
+    A switch without a backup has no changes.
+    """
 
     def plan(switch: Switch, facts: eos.Facts, observed: Observed) -> Plan:
         rendered = render(fabric, switch, release=facts.release)
+        if switch.name not in backups:
+            # Not pushed since that moment, so it is in that state already.
+            return Plan(switch.name, rendered.platform)
         mine = compare(rendered, observed).wanted
         scope = scope_of(mine, rendered.ports, observed.previous)
         then = owned_part(backups[switch.name], scope)
