@@ -32,6 +32,23 @@ _OTHER_PACKAGES = (
 )
 
 
+_RDMA = ("hcas", "rdma")
+_GPU = ("driver", "gpus", "fabric_manager", "cuda", "nccl")
+#: Role → areas that it cannot change. When it looks again after its work, what this run has seen of
+#: them still holds; reading ports or GPUs takes most of an observation's time.
+_UNCHANGED_BY = {
+    "package_lock": _RDMA,
+    "chrony": _RDMA + _GPU,
+    "nvidia_driver": _RDMA,
+    "fabric_manager": _RDMA,
+    "cuda": _RDMA,
+    "nccl": _RDMA,
+    "rail_network": _GPU,
+    "lldp": _RDMA + _GPU,
+    "nvme_cache": _RDMA + _GPU,
+}
+
+
 class ActionModule(ActionBase):
     """Fills the module's arguments from the model, runs it, returns facts."""
 
@@ -78,6 +95,10 @@ class ActionModule(ActionBase):
         if "url_timeout" in self._task.args:
             arguments["url_timeout"] = self._task.args["url_timeout"]
 
+        role = self._task._role.get_name() if self._task._role else ""
+        if isinstance(known, dict) and known.get("run") == run_id():
+            areas = _UNCHANGED_BY.get(role, ())
+            arguments["carry"] = {area: known[area] for area in areas if area in known}
         started = time.time()
         answer = self._execute_module(
             module_name="railweld_probe", module_args=arguments, task_vars=variables

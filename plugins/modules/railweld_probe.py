@@ -61,6 +61,12 @@ options:
     type: list
     elements: str
     default: []
+  carry:
+    description:
+      - Areas that were observed earlier in this run and that the caller cannot have changed since
+        (C(hcas) with C(rdma); the driver's areas); they are returned as given.
+    type: dict
+    default: {}
   urls:
     description: Addresses whose reachability from the node is reported.
     type: list
@@ -1262,6 +1268,23 @@ def read_last_reboot(node):
     return record if isinstance(record, dict) else None
 
 
+#: Areas that need the driver's tools, and that are carried together or not at all.
+GPU_AREAS = ("driver", "gpus", "fabric_manager", "cuda", "nccl")
+
+
+def read_gpu_areas(node, units, pci):
+    """Driver, GPUs and what is built on them."""
+    driver = read_driver(node, units)
+    gpus, driver["smi"] = read_gpus(node)
+    return {
+        "driver": driver,
+        "gpus": gpus,
+        "fabric_manager": read_fabric_manager(node, units, pci["nvswitches"]),
+        "cuda": read_cuda(node),
+        "nccl": read_nccl(node),
+    }
+
+
 def observe(node, arguments):
     """Read all areas. Each is a function of its own; the order only follows what they need."""
     match_names = list(arguments.get("package_patterns") or [])
@@ -1274,15 +1297,19 @@ def observe(node, arguments):
     units = read_units(node, UNITS + tuple(arguments.get("units") or ()))
     kernel = read_kernel(node, packages)
     modules = read_modules(node)
-    driver = read_driver(node, units)
-    gpus, driver["smi"] = read_gpus(node)
-    rivals = read_rivals(node, modules)
+    carry = arguments.get("carry") or {}
     pci = read_pci(node)
-    hcas = read_hcas(node)
-    rails = sorted(
-        {hca["netdev"] for hca in hcas if hca["netdev"] and hca["link_layer"] == "Ethernet"}
-    )
-    rdma = read_rdma(node, hcas, rails)
+    gpu = {key: carry[key] for key in GPU_AREAS if key in carry}
+    if len(gpu) < len(GPU_AREAS):
+        gpu = read_gpu_areas(node, units, pci)
+    driver, gpus = gpu["driver"], gpu["gpus"]
+    rivals = read_rivals(node, modules)
+    if "hcas" in carry and "rdma" in carry:
+        hcas, rdma = carry["hcas"], carry["rdma"]
+    else:
+        hcas = read_hcas(node)
+        ethernet = [hca for hca in hcas if hca["netdev"] and hca["link_layer"] == "Ethernet"]
+        rdma = read_rdma(node, hcas, sorted({hca["netdev"] for hca in ethernet}))
     net = read_net(node, units)
     # Whether a restart of the RDMA drivers would take the way to this node with it.
     adapters = {hca["netdev"] for hca in hcas} | {
@@ -1295,12 +1322,8 @@ def observe(node, arguments):
         "os": read_os(node),
         "kernel": kernel,
         "modules": modules,
-        "driver": driver,
-        "gpus": gpus,
+        **gpu,
         "pci": pci,
-        "fabric_manager": read_fabric_manager(node, units, pci["nvswitches"]),
-        "cuda": read_cuda(node),
-        "nccl": read_nccl(node),
         "packages": packages,
         "dpkg": read_dpkg(node),
         "apt": read_apt(node, units, list(arguments.get("candidates") or [])),
@@ -1338,6 +1361,7 @@ def main():
             "contents": {"type": "list", "elements": "path", "default": []},
             "units": {"type": "list", "elements": "str", "default": []},
             "candidates": {"type": "list", "elements": "str", "default": []},
+            "carry": {"type": "dict", "default": {}},
             "urls": {"type": "list", "elements": "str", "default": []},
             "url_timeout": {"type": "int", "default": 10},
             "cluster": {"type": "bool", "default": False},

@@ -321,6 +321,23 @@ def test_an_address_that_nobody_serves_is_reported(probe: ModuleType) -> None:
     assert found["ftp://x"]["error"] == "not an http or https address"
 
 
+def test_areas_that_the_caller_carries_are_not_read_again(
+    machine: Machine, observe: Callable[..., dict[str, Any]]
+) -> None:
+    machine.answer("modinfo nvidia", "version:  515.86.01\n")
+    first = observe()
+    machine.answer("modinfo nvidia", "version:  580.95.05\n")
+    carried = observe(
+        carry={
+            key: first[key]
+            for key in ("driver", "gpus", "fabric_manager", "cuda", "nccl", "hcas", "rdma")
+        }
+    )
+    assert carried["driver"]["on_disk"] == "515.86.01"
+    assert observe()["driver"]["on_disk"] == "580.95.05"
+    assert set(carried) == set(first)
+
+
 def test_files_that_are_asked_for_come_with_digest_and_text(
     machine: Machine, observe: Callable[..., dict[str, Any]]
 ) -> None:
