@@ -42,6 +42,8 @@ COMPONENTS = (
     ("metrics", "metrics", Metrics),
     ("bridge", "bridge", Bridge),
 )
+#: What the others' objects refer to.
+_FIRST = ("namespaces", "quota", "policies")
 
 
 def main() -> None:
@@ -104,7 +106,7 @@ def compose(stack: Stack, provider: k8s.Provider) -> dict[str, Component]:
         args = getattr(stack, attribute)
         if args is None:
             continue
-        after = [components[each] for each in ("namespaces", "quota") if each in components]
+        after = [components[each] for each in _FIRST if each in components]
         components[name] = made(
             name,
             args,

@@ -18,6 +18,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "batch/v1": "batch.v1",
     "rbac.authorization.k8s.io/v1": "rbac.v1",
     "scheduling.k8s.io/v1": "scheduling.v1",
+    "node.k8s.io/v1": "node.v1",
     "admissionregistration.k8s.io/v1": "admissionregistration.v1",
     "apiextensions.k8s.io/v1": "apiextensions.v1",
 }

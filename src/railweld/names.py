@@ -50,6 +50,11 @@ ANNOTATION_HOSTS: Final = "railweld.io/hosts"
 TAINT_GPU: Final = "nvidia.com/gpu"
 RESOURCE_GPU: Final = "nvidia.com/gpu"
 
+#: How pods ask for NVIDIA's runtime: name of the RuntimeClass and of containerd's handler.
+RUNTIME_CLASS_GPU: Final = "nvidia"
+#: Set on nodes by the clock guard, beside its label.
+CONDITION_CLOCK: Final = "ClockSynchronised"
+
 CONFIGMAP_NCCL: Final = "nccl-profile"
 SERVICE_ACCOUNT_BRIDGE: Final = "bridged"
 

@@ -78,6 +78,7 @@ class BridgeArgs:
         shm_gib: size of /dev/shm.
         volumes: of every job.
         pin: whether pods are pinned at admission (Kubernetes >= 1.36).
+        runtime: whether jobs get their GPUs from NVIDIA's runtime; with CDI from any.
         pull_secrets: Secrets with registry logins.
     """
 
@@ -91,6 +92,7 @@ class BridgeArgs:
     shm_gib: int = 64
     volumes: tuple[Volume, ...] = ()
     pin: bool = True
+    runtime: bool = True
     pull_secrets: tuple[str, ...] = ()
 
 
@@ -230,6 +232,8 @@ def pod_template(args: BridgeArgs, template: Template) -> Manifest:
         "containers": [container],
         "volumes": volumes,
     }
+    if args.runtime:
+        spec["runtimeClassName"] = names.RUNTIME_CLASS_GPU
     if args.host_network:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if args.rdma_resource:

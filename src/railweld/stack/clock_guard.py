@@ -106,7 +106,7 @@ def render(args: ClockGuardArgs) -> list[Manifest]:
             "ClusterRole",
             role,
             rules=[
-                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
                 {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
             ],
         ),

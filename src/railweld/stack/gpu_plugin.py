@@ -1,12 +1,12 @@
-"""NVIDIA's device plugin, where the site does not hand this over to the gpu-operator."""
+"""NVIDIA's device plugin and runtime, where the site does not leave them to the gpu-operator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from railweld import names
-from railweld.stack.objects import Manifest, daemon_set, host_path, mount, small
+from railweld.stack.objects import Manifest, daemon_set, host_path, make, mount, small
 
 NAME: Final = "nvidia-device-plugin"
 
@@ -19,19 +19,21 @@ class GpuPluginArgs:
         namespace: where it runs.
         image: full reference.
         device_list: how containers get their devices; `envvar` needs NVIDIA's runtime.
+        runtime: whether the nodes have NVIDIA's runtime, through which agents see the GPUs.
         pull_secrets: Secrets with registry logins.
     """
 
     namespace: str = names.NAMESPACE_SYSTEM
     image: str
     device_list: Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"] = "envvar"
+    runtime: bool = True
     pull_secrets: tuple[str, ...] = ()
 
 
 def render(args: GpuPluginArgs) -> list[Manifest]:
-    """One DaemonSet, on nodes that are described with GPUs."""
+    """RuntimeClass, and a DaemonSet on nodes that are described with GPUs."""
     kubelet = "/var/lib/kubelet/device-plugins"
-    pod = {
+    pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "containers": [
             {
@@ -58,7 +60,12 @@ def render(args: GpuPluginArgs) -> list[Manifest]:
         ],
         "volumes": [host_path("device-plugins", kubelet)],
     }
-    return [
+    manifests: list[Manifest] = []
+    if args.runtime:
+        pod["runtimeClassName"] = names.RUNTIME_CLASS_GPU
+        name = names.RUNTIME_CLASS_GPU
+        manifests.append(make("node.k8s.io/v1", "RuntimeClass", name, handler=name))
+    manifests.append(
         daemon_set(
             NAME,
             args.namespace,
@@ -66,4 +73,5 @@ def render(args: GpuPluginArgs) -> list[Manifest]:
             node_selector={names.LABEL_GPU_PRESENT: "true"},
             pull_secrets=args.pull_secrets,
         )
-    ]
+    )
+    return manifests

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from railweld import names
+from railweld.cluster.model import gpu_runtime
 from railweld.errors import RailweldError
 from railweld.nccl import profiles_for
 from railweld.stack import (
@@ -31,7 +32,7 @@ from railweld.stack.objects import Manifest, owned
 from railweld.versions.rules import version_key
 
 if TYPE_CHECKING:
-    from railweld.site import Site
+    from railweld.site import Host, Site
 
 
 class Addon(NamedTuple):
@@ -117,6 +118,7 @@ def _derive(site: Site) -> Stack:
     admission = _at_least(version, policies.SINCE)
     operator = site.gpu_stack == "operator"
     profiles = _profiles(site)
+    runtime = _gpu_runtime(site, nodes)
     return Stack(
         site=site.name,
         kubernetes=version,
@@ -130,7 +132,12 @@ def _derive(site: Site) -> Stack:
         nfd=nfd.NfdArgs(image=images["nfd"], pull_secrets=secrets)
         if "nfd" not in without
         else None,
-        gpu_plugin=gpu_plugin.GpuPluginArgs(image=images["device_plugin"], pull_secrets=secrets)
+        gpu_plugin=gpu_plugin.GpuPluginArgs(
+            image=images["device_plugin"],
+            device_list="cdi-cri" if runtime == "cdi" else "envvar",
+            runtime=runtime != "none",
+            pull_secrets=secrets,
+        )
         if "gpu_plugin" not in without and not operator
         else None,
         gpu_operator=gpu_operator.GpuOperatorArgs(
@@ -168,6 +175,7 @@ def _derive(site: Site) -> Stack:
             lossless_priority=site.lossless_priority if site.transport == "roce" else None,
             max_offset_ms=site.time_max_offset_ms,
             operator=site.prometheus == "operator",
+            runtime=runtime != "none",
             pull_secrets=secrets,
         )
         if "metrics" not in without
@@ -200,6 +208,7 @@ def _derive(site: Site) -> Stack:
                 for each in site.job_volumes
             ),
             pin=_at_least(version, bridge.PIN_SINCE),
+            runtime=runtime == "runtime",
             pull_secrets=secrets,
         )
         if "bridge" not in without
@@ -211,6 +220,15 @@ def _derive(site: Site) -> Stack:
 def _at_least(version: str, wanted: tuple[int, int]) -> bool:
     # A pre-release or a vendor's suffix behind the number does not matter here.
     return (version_key(version) or ())[:2] >= wanted
+
+
+def _gpu_runtime(site: Site, nodes: list[Host]) -> str:
+    """How pods get GPUs on every node; the plugin's answer is the same for all of them."""
+    found = {gpu_runtime(site, node): node.name for node in nodes}
+    if len(found) > 1:
+        words = ", ".join(f"{runtime} on {name}" for runtime, name in sorted(found.items()))
+        raise ValueError(f"railweld_gpu_runtime: found {words}, expected one for all GPU nodes")
+    return next(iter(found), "none")
 
 
 def _profiles(site: Site) -> nccl_profile.NcclProfileArgs:

@@ -52,6 +52,7 @@ class MetricsArgs:
         hcas: HCAs of the node that has fewest; an alert is due below it.
         lossless_priority: priority whose pause frames are watched; None on InfiniBand.
         max_offset_ms: of clocks.
+        runtime: whether the nodes have NVIDIA's runtime, through which the exporter sees GPUs.
         operator: also make objects for the Prometheus operator.
         pull_secrets: Secrets with registry logins.
     """
@@ -63,6 +64,7 @@ class MetricsArgs:
     lossless_priority: int | None
     max_offset_ms: float
     operator: bool = False
+    runtime: bool = True
     pull_secrets: tuple[str, ...] = ()
 
 
@@ -167,7 +169,7 @@ def _alert(
 def render(args: MetricsArgs) -> list[Manifest]:
     """Exporter with its list of fields, Service, alerts."""
     labels = {"app.kubernetes.io/name": NAME}
-    pod = {
+    pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "containers": [
             {
@@ -195,6 +197,8 @@ def render(args: MetricsArgs) -> list[Manifest]:
             {"name": "counters", "configMap": {"name": f"{NAME}-counters"}},
         ],
     }
+    if args.runtime:
+        pod["runtimeClassName"] = names.RUNTIME_CLASS_GPU
     found = rules(args)
     manifests = [
         make("v1", "ConfigMap", f"{NAME}-counters", args.namespace, data={"counters.csv": csv()}),

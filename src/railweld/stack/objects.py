@@ -16,7 +16,10 @@ OWNER: Final = "railweld"
 NAME: Final = "app.kubernetes.io/name"
 
 #: Objects that must be there before others can be made.
-_FIRST: Final = ("Namespace", "CustomResourceDefinition", "PriorityClass", "ServiceAccount")
+_FIRST: Final = (
+    *("Namespace", "CustomResourceDefinition", "PriorityClass", "RuntimeClass"),
+    "ServiceAccount",
+)
 
 
 class Key(NamedTuple):

@@ -1,0 +1,3 @@
+module railweld/tools/clock-guard
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module railweld/tools/dcgm-exporter
+
+go 1.26.0
