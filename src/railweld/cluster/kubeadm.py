@@ -1,0 +1,174 @@
+"""kubeadm's configuration files, rendered from the host's view. Pure: text in, text out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+SOCKET: Final = "unix:///run/containerd/containerd.sock"
+PATCHES: Final = "/etc/kubernetes/railweld"
+#: How long a token lives that joins nodes: one run of the playbook, with time for slow nodes.
+TOKEN_TTL: Final = "30m0s"  # noqa: S105 - a duration
+
+
+def documents(*contents: Mapping[str, Any]) -> str:
+    """Several objects as one YAML file, keys in the given order."""
+    return "---\n".join(yaml.safe_dump(dict(each), sort_keys=False) for each in contents)
+
+
+def arguments(api: str, values: Mapping[str, str]) -> Any:
+    """Extra arguments as the API version writes them: a map until v1beta3, a list since."""
+    if api.endswith("v1beta3"):
+        return dict(values)
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def node_registration(
+    cluster: Mapping[str, Any],
+    *,
+    ignore: Sequence[str],
+    control_plane_taint: bool,
+) -> dict[str, Any]:
+    """Name, runtime, labels and taints of a node.
+
+    Labels and taints come with the registration, so there is no moment in which a pod could be
+    placed without them.
+    """
+    host = cluster["host"]
+    api = str(cluster["kubeadm_api"])
+    taints = list(host["taints"])
+    if host["role"] == "control_plane" and control_plane_taint:
+        taints.append({"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"})
+    labels = ",".join(f"{key}={value}" for key, value in sorted(host["labels"].items()))
+    return {
+        "name": host["name"],
+        "criSocket": SOCKET,
+        "imagePullPolicy": "IfNotPresent",
+        "kubeletExtraArgs": arguments(
+            api, {"node-labels": labels, "node-ip": str(host["address"])}
+        ),
+        # An empty list says: none. Left out, kubeadm would taint the control plane.
+        "taints": taints,
+        **({"ignorePreflightErrors": list(ignore)} if ignore else {}),
+    }
+
+
+def init(
+    cluster: Mapping[str, Any],
+    *,
+    ignore: Sequence[str] = (),
+    control_plane_taint: bool = True,
+    etcd_tag: str = "",
+    registry: str = "",
+    kubelet: Mapping[str, Any] | None = None,
+    proxy: Mapping[str, Any] | None = None,
+) -> str:
+    """The file of `kubeadm init`: this node, the cluster, all kubelets, kube-proxy."""
+    api = str(cluster["kubeadm_api"])
+    host = cluster["host"]
+    node = {
+        "apiVersion": api,
+        "kind": "InitConfiguration",
+        # kubeadm makes a token in any case; this one is gone before the day is over.
+        "bootstrapTokens": [{"ttl": TOKEN_TTL}],
+        "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": 6443},
+        "nodeRegistration": node_registration(
+            cluster, ignore=ignore, control_plane_taint=control_plane_taint
+        ),
+        "patches": {"directory": PATCHES},
+    }
+    return documents(
+        node,
+        cluster_configuration(cluster, etcd_tag=etcd_tag, registry=registry),
+        kubelet_configuration(kubelet or {}),
+        proxy_configuration(proxy or {}),
+    )
+
+
+def cluster_configuration(
+    cluster: Mapping[str, Any], *, etcd_tag: str = "", registry: str = ""
+) -> dict[str, Any]:
+    """What holds for the whole cluster and is kept in its ConfigMap."""
+    names = [
+        str(cluster["endpoint"]).rpartition(":")[0],
+        *cluster["control_plane"],
+        *cluster["control_plane_addresses"],
+    ]
+    return {
+        "apiVersion": cluster["kubeadm_api"],
+        "kind": "ClusterConfiguration",
+        "clusterName": cluster["name"],
+        "kubernetesVersion": f"v{cluster['version']}",
+        "controlPlaneEndpoint": cluster["endpoint"],
+        "networking": {
+            "podSubnet": cluster["pod_cidr"],
+            "serviceSubnet": cluster["service_cidr"],
+        },
+        "apiServer": {"certSANs": sorted(set(names))},
+        **({"imageRepository": registry} if registry else {}),
+        **({"etcd": {"local": {"imageTag": etcd_tag}}} if etcd_tag else {}),
+    }
+
+
+def kubelet_configuration(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What every kubelet has in common."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "systemd",
+        "rotateCertificates": True,
+        **extra,
+    }
+
+
+def proxy_configuration(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """kube-proxy's settings."""
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        **extra,
+    }
+
+
+def kubelet_patch(cluster: Mapping[str, Any]) -> str:
+    """What this node's kubelet has different from the others', as kubeadm's merge patch."""
+    settings = cluster["host"]["kubelet"]
+    return json.dumps(settings, indent=1, sort_keys=True) + "\n"
+
+
+def join(
+    cluster: Mapping[str, Any],
+    *,
+    token: str,
+    ca_hash: str,
+    certificate_key: str = "",
+    ignore: Sequence[str] = (),
+    control_plane_taint: bool = True,
+) -> str:
+    """The file of `kubeadm join`. It holds a token: mode 0600, and gone after the join."""
+    api = str(cluster["kubeadm_api"])
+    host = cluster["host"]
+    content: dict[str, Any] = {
+        "apiVersion": api,
+        "kind": "JoinConfiguration",
+        "discovery": {
+            "bootstrapToken": {
+                "apiServerEndpoint": cluster["endpoint"],
+                "token": token,
+                "caCertHashes": [ca_hash],
+            }
+        },
+        "nodeRegistration": node_registration(
+            cluster, ignore=ignore, control_plane_taint=control_plane_taint
+        ),
+        "patches": {"directory": PATCHES},
+    }
+    if host["role"] == "control_plane":
+        content["controlPlane"] = {
+            "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": 6443},
+            "certificateKey": certificate_key,
+        }
+    return documents(content)

@@ -1,0 +1,118 @@
+"""The pod network: configuration, routes to every other node, and a node that is Ready with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from railweld.record import Check
+from railweld.verify.context import Context
+from railweld.verify.roles import kubernetes
+
+ROLE: Final = "cni"
+CONFIG: Final = "/etc/cni/net.d/10-railweld.conflist"
+_AGAIN: Final = "run playbooks/deploy-cluster.yml"
+
+
+def guard(ctx: Context) -> Iterator[Check]:
+    """A pod network needs a member of the cluster that got a part of the pods' addresses."""
+    yield ctx.judge(
+        "cni.member",
+        ok=kubernetes.is_member(ctx),
+        ran="ls /etc/kubernetes/kubelet.conf",
+        found="a member" if kubernetes.is_member(ctx) else "no member of a cluster",
+        expected="a node that has joined",
+        fix=f"{_AGAIN} on this host",
+        layer="cluster",
+    )
+    if ctx.member("cni") == "bridge" and kubernetes.is_member(ctx):
+        cidr = own_cidr(ctx)
+        yield ctx.judge(
+            "cni.pod_cidr",
+            ok=bool(cidr),
+            ran=f"kubectl get node {ctx.name} -o jsonpath={{.spec.podCIDR}}",
+            found=cidr or "no podCIDR",
+            expected=f"a part of {ctx.member('pod_cidr')} (railweld_pod_cidr)",
+            fix="the controller manager gives them out: see its log with crictl. A cluster with "
+            "more nodes than railweld_pod_cidr has /24 networks needs a larger one from the start",
+            layer="cluster",
+        )
+
+
+def checks(ctx: Context) -> Iterator[Check]:
+    """What each kind of pod network leaves."""
+    mode = ctx.member("cni")
+    if mode == "bridge":
+        yield from _bridge(ctx)
+    if mode == "none":
+        if not ctx.seen("cluster.node.ready"):
+            yield ctx.warn(
+                "cni.ready",
+                ran=f"kubectl describe node {ctx.name}",
+                found=ctx.seen("cluster.node.ready_reason") or "not Ready",
+                expected="Ready, once the operator has installed a pod network",
+                fix="install one, or choose railweld_cni: bridge or manifest",
+                layer="cluster",
+            )
+        return
+    ready = bool(ctx.seen("cluster.node.ready"))
+    yield ctx.judge(
+        "cni.ready",
+        ok=ready,
+        ran=f"kubectl describe node {ctx.name}",
+        found="Ready" if ready else ctx.seen("cluster.node.ready_reason") or "not registered",
+        expected="Ready",
+        fix="journalctl -u kubelet and -u containerd on this host; " + _AGAIN,
+        layer="cluster",
+    )
+
+
+def own_cidr(ctx: Context) -> str | None:
+    """Addresses of this node's pods."""
+    own: str | None = ctx.seen("cluster.node.pod_cidr")
+    return own or (ctx.member("seen.nodes", {}).get(ctx.name) or {}).get("pod_cidr")
+
+
+def peers(ctx: Context) -> dict[str, str]:
+    """Addresses of the other nodes' pods, and which node each is behind."""
+    return {
+        str(node["pod_cidr"]): str(node["address"])
+        for name, node in sorted(ctx.member("seen.nodes", {}).items())
+        if name != ctx.name and node.get("pod_cidr") and node.get("address")
+    }
+
+
+def _bridge(ctx: Context) -> Iterator[Check]:
+    there = CONFIG in ctx.seen("cluster.pod_network.files", [])
+    yield ctx.judge(
+        "cni.config",
+        ok=there,
+        ran=f"cat {CONFIG}",
+        found="there" if there else "absent",
+        expected="the bridge of this node's pods",
+        fix=f"{_AGAIN} on this host",
+        layer="cluster",
+    )
+    if not ctx.member("seen.reachable"):
+        yield ctx.could_not_look(
+            "cni.routes",
+            ran="kubectl get nodes",
+            found=f"no list of nodes ({ctx.member('seen.error', 'not asked')})",
+            expected="the other nodes and their pods' addresses",
+            fix=f"start the API server on {ctx.member('first')}: crictl ps -a there",
+            layer="cluster",
+        )
+        return
+    routes = ctx.seen("cluster.pod_network.routes", {})
+    wrong = {cidr: via for cidr, via in peers(ctx).items() if routes.get(cidr) != via}
+    yield ctx.judge(
+        "cni.routes",
+        ok=not wrong,
+        ran="ip route",
+        found=f"no route to {', '.join(f'{c} via {v}' for c, v in wrong.items())}"
+        if wrong
+        else f"routes to {len(peers(ctx))} nodes",
+        expected="a route to the pods of every other node",
+        fix=f"{_AGAIN}; it runs on every node when one is added",
+        layer="cluster",
+    )

@@ -1,0 +1,242 @@
+"""A node of the cluster: kubelet as described and registered, API server, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from railweld.cluster import releases
+from railweld.cluster.packages import in_place
+from railweld.record import Check
+from railweld.verify.context import Context
+from railweld.verify.roles import chrony, containerd
+
+ROLE: Final = "kubernetes"
+_AGAIN: Final = "run playbooks/deploy-cluster.yml on this host"
+#: Certificates that end sooner than this are a finding: time enough for a maintenance window.
+CERTIFICATE_DAYS: Final = 30
+_DAY_S: Final = 86400
+
+
+def guard(ctx: Context) -> Iterator[Check]:
+    """What must hold before a node is started or joined, and before anything is touched."""
+    yield from chrony.gate(ctx)
+    yield from _versions(ctx)
+    yield from _other_cluster(ctx)
+    yield from _addresses(ctx)
+
+
+def checks(ctx: Context) -> Iterator[Check]:
+    """All that the role leaves observable."""
+    yield from in_place(ctx, "kubernetes", role=ROLE)
+    yield from containerd.running(ctx)
+    yield from _unfinished(ctx)
+    yield from _kernel(ctx)
+    yield from _member(ctx)
+    if ctx.member("host.role") == "control_plane":
+        yield from _api(ctx)
+    yield from _certificates(ctx)
+
+
+def is_member(ctx: Context) -> bool:
+    """True when this node has credentials of the cluster and its last init or join ended well."""
+    return ctx.seen("cluster.node") is not None and not ctx.seen("cluster.unfinished")
+
+
+def _versions(ctx: Context) -> Iterator[Check]:
+    """Another version than the running one is an upgrade, which has a playbook of its own."""
+    wanted = str(ctx.member("version"))
+    seen = ctx.seen("cluster.node.kubelet_version")
+    running = ctx.seen("cluster.api.version") or seen
+    if not running:
+        return
+    problem = releases.upgrade_problem(str(running), wanted) if running != wanted else ""
+    yield ctx.judge(
+        "kubernetes.version",
+        ok=running == wanted,
+        ran="kubectl get nodes",
+        found=f"Kubernetes {running}" + (f": {problem}" if problem else ""),
+        expected=f"Kubernetes {wanted} (version set, railweld_version_overrides)",
+        fix="ansible-playbook playbooks/upgrade-cluster.yml upgrades control plane and nodes in "
+        "order, one minor release at a time",
+        layer="cluster",
+    )
+
+
+def _other_cluster(ctx: Context) -> Iterator[Check]:
+    """A node that has credentials of a cluster which does not know it belongs to another one."""
+    error = str(ctx.seen("cluster.node.error", ""))
+    known = ctx.member("seen.nodes", {})
+    if ctx.seen("cluster.node") is None or not ctx.member("seen.reachable"):
+        return
+    stranger = ctx.name not in known and bool(error) and not ctx.seen("cluster.unfinished")
+    yield ctx.judge(
+        "kubernetes.same_cluster",
+        ok=not stranger,
+        ran="kubectl --kubeconfig /etc/kubernetes/kubelet.conf get node " + ctx.name,
+        found=error if stranger else "known to this cluster",
+        expected=f"a bare node, or a node of cluster {ctx.member('name')}",
+        fix="the node belongs to another cluster, or its node object was deleted: run playbooks/"
+        f"remove-node.yml -e railweld_remove={ctx.name}, then this again",
+        layer="cluster",
+    )
+
+
+def _addresses(ctx: Context) -> Iterator[Check]:
+    swap = ctx.seen("cluster.swap", [])
+    if swap:
+        yield ctx.warn(
+            "kubernetes.swap",
+            ran="swapon --show",
+            found=f"swap on {', '.join(swap)}",
+            expected="no swap: memory limits of pods do not hold with it",
+            fix="swapoff -a and remove it from /etc/fstab",
+            layer="cluster",
+        )
+
+
+def _unfinished(ctx: Context) -> Iterator[Check]:
+    step = ctx.seen("cluster.unfinished")
+    yield ctx.judge(
+        "kubernetes.finished",
+        ok=not step,
+        ran="cat /var/lib/railweld/kubeadm-unfinished",
+        found=f"kubeadm {step} that did not end" if step else "no unfinished kubeadm run",
+        expected="no unfinished kubeadm run",
+        fix=f"{_AGAIN}; it resets what was begun and does it again",
+        layer="cluster",
+    )
+
+
+def _kernel(ctx: Context) -> Iterator[Check]:
+    for key, meaning in (
+        ("net/ipv4/ip_forward", "packets of pods are forwarded"),
+        ("net/bridge/bridge-nf-call-iptables", "Services work between pods of one node"),
+    ):
+        value = ctx.seen("cluster.sysctls", {}).get(key)
+        yield ctx.judge(
+            f"kubernetes.{key.rpartition('/')[2]}",
+            ok=value == "1",
+            ran=f"cat /proc/sys/{key}",
+            found="absent (br_netfilter not loaded)" if value is None else value,
+            expected=f"1: {meaning}",
+            fix=_AGAIN,
+            layer="cluster",
+        )
+
+
+def _member(ctx: Context) -> Iterator[Check]:
+    node: dict[str, Any] | None = ctx.seen("cluster.node")
+    error = "no kubelet.conf" if node is None else str(node.get("error", ""))
+    yield ctx.judge(
+        "kubernetes.member",
+        ok=not error,
+        ran=f"kubectl --kubeconfig /etc/kubernetes/kubelet.conf get node {ctx.name}",
+        found=error or f"{ctx.name} registered",
+        expected=f"registered with cluster {ctx.member('name')} at {ctx.member('endpoint')}",
+        fix=f"{_AGAIN}; journalctl -u kubelet shows why a node that was there is gone",
+        layer="cluster",
+    )
+    if error or node is None:
+        return
+    yield ctx.judge(
+        "kubernetes.kubelet",
+        ok=bool(ctx.seen("cluster.kubelet.active")) and not ctx.seen("cluster.kubelet.stale"),
+        ran="systemctl status kubelet",
+        found="not active"
+        if not ctx.seen("cluster.kubelet.active")
+        else "running with older settings than its file"
+        if ctx.seen("cluster.kubelet.stale")
+        else "active",
+        expected="kubelet active, with the settings of its file",
+        fix=f"journalctl -u kubelet; {_AGAIN}",
+        layer="cluster",
+    )
+    for key in ("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs"):
+        wanted = ctx.member(f"host.kubelet.{key}")
+        found = ctx.seen("cluster.kubelet.settings", {}).get(key)
+        yield ctx.judge(
+            f"kubernetes.kubelet.{key}",
+            ok=(found or "none") == (wanted or "none"),
+            ran=f"grep {key} /var/lib/kubelet/config.yaml",
+            found=found or "not set",
+            expected=wanted or "not set",
+            fix=_AGAIN,
+            layer="cluster",
+        )
+    wrong = missing_labels(ctx)
+    yield ctx.judge(
+        "kubernetes.labels",
+        ok=not wrong,
+        ran=f"kubectl get node {ctx.name} --show-labels",
+        found=f"without {', '.join(f'{k}={v}' for k, v in wrong.items())}"
+        if wrong
+        else "as described",
+        expected="the labels that follow from the description",
+        fix=_AGAIN,
+        layer="cluster",
+    )
+    absent = missing_taints(ctx)
+    yield ctx.judge(
+        "kubernetes.taints",
+        ok=not absent,
+        ran=f"kubectl describe node {ctx.name} | grep Taints",
+        found=f"without {', '.join(absent)}" if absent else "as described",
+        expected="the taints that follow from the description",
+        fix=_AGAIN,
+        layer="cluster",
+    )
+
+
+def missing_labels(ctx: Context) -> dict[str, str]:
+    """Labels of the description that the node object has not, or has otherwise."""
+    there = ctx.seen("cluster.node.labels", {})
+    wanted: dict[str, str] = ctx.member("host.labels", {})
+    return {key: value for key, value in wanted.items() if there.get(key) != value}
+
+
+def missing_taints(ctx: Context) -> list[str]:
+    """Taints of the description that the node object lacks, as kubectl writes them."""
+    there = {(each.get("key"), each.get("effect")) for each in ctx.seen("cluster.node.taints", [])}
+    return [
+        f"{each['key']}:{each['effect']}"
+        for each in ctx.member("host.taints", [])
+        if (each["key"], each["effect"]) not in there
+    ]
+
+
+def _api(ctx: Context) -> Iterator[Check]:
+    version, error = ctx.seen("cluster.api.version"), ctx.seen("cluster.api.error", "")
+    yield ctx.judge(
+        "kubernetes.api",
+        ok=version == ctx.member("version"),
+        ran="kubectl --kubeconfig /etc/kubernetes/admin.conf version",
+        found=f"API server {version}" if version else error or "no API server described here",
+        expected=f"API server {ctx.member('version')} at {ctx.member('endpoint')}",
+        fix="crictl ps -a and crictl logs show the API server's containers; "
+        f"journalctl -u kubelet what it cannot start; {_AGAIN}",
+        layer="cluster",
+    )
+
+
+def _certificates(ctx: Context) -> Iterator[Check]:
+    left = ctx.seen("cluster.certificates", {})
+    if not left:
+        return
+    short = {
+        name: int(seconds) // _DAY_S
+        for name, seconds in left.items()
+        if seconds is not None and seconds < CERTIFICATE_DAYS * _DAY_S
+    }
+    shown = ", ".join(f"{name}: {days} days" for name, days in sorted(short.items()))
+    first = min((int(each) for each in left.values() if each is not None), default=0) // _DAY_S
+    yield ctx.judge(
+        "kubernetes.certificates",
+        ok=not short,
+        ran="kubeadm certs check-expiration",
+        found=shown or f"the first one ends in {first} days",
+        expected=f"at least {CERTIFICATE_DAYS} days",
+        fix="kubeadm certs renew all, then restart the control plane's containers; a cluster that "
+        "is upgraded once a year renews them with it",
+        layer="cluster",
+    )
