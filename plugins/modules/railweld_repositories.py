@@ -46,6 +46,11 @@ options:
     description: Seconds to wait for a key.
     type: int
     default: 30
+  stage:
+    description: Whose repositories these are; those of the other stage are left alone.
+    type: str
+    choices: [base, cluster]
+    default: base
 author:
   - railweld contributors
 """
@@ -64,6 +69,9 @@ adopted:
 """
 
 APT = "/etc/apt"
+#: Repositories of the cluster stage; all others belong to the base stage.
+CLUSTER_IDS = ("kubernetes", "container_toolkit")
+PREFERENCES = {"base": "railweld.pref", "cluster": "railweld-cluster.pref"}
 HEADER = "# Managed by railweld (role package_lock). Changes are overwritten.\n"
 
 
@@ -269,7 +277,7 @@ def write(path, content):
     candidate.replace(path)
 
 
-def desired_files(repositories, priority, timeout, apt, key_for):
+def desired_files(repositories, priority, timeout, apt, key_for, *, stage="base"):
     """Return (files, adopted): what has to be there, and what other files already list."""
     files, adopted, ours = {}, [], []
     elsewhere = listed_elsewhere(apt)
@@ -293,20 +301,24 @@ def desired_files(repositories, priority, timeout, apt, key_for):
         files[source] = stanza(repository, keyring).encode()
         ours.append(repository)
     if ours:
-        path = apt / "preferences.d" / "railweld.pref"
+        path = apt / "preferences.d" / PREFERENCES[stage]
         files[path] = preferences(ours, priority).encode()
     return files, adopted
 
 
-def stale_files(files, apt):
-    """Files that an earlier description left."""
-    patterns = (
-        "keyrings/railweld-*.gpg",
-        "sources.list.d/railweld-*",
-        "preferences.d/railweld.pref",
-    )
+def stale_files(files, apt, stage="base"):
+    """Files that an earlier description left, of this stage alone."""
+    patterns = ("keyrings/railweld-*.gpg", "sources.list.d/railweld-*")
     found = {path for pattern in patterns for path in apt.glob(pattern)}
-    return sorted(found - set(files))
+    own = {path for path in found if stage_of(path) == stage}
+    own |= set(apt.glob("preferences.d/" + PREFERENCES[stage]))
+    return sorted(own - set(files))
+
+
+def stage_of(path):
+    """Stage of a key or source file, by the repository in its name."""
+    repository = path.stem[len("railweld-") :]
+    return "cluster" if repository in CLUSTER_IDS else "base"
 
 
 def main():
@@ -316,6 +328,7 @@ def main():
             "repositories": {"type": "list", "elements": "dict", "required": True},
             "priority": {"type": "int", "default": 600},
             "timeout": {"type": "int", "default": 30},
+            "stage": {"type": "str", "choices": ["base", "cluster"], "default": "base"},
         },
         supports_check_mode=True,
     )
@@ -323,12 +336,17 @@ def main():
     apt = Path(APT)
     try:
         files, adopted = desired_files(
-            given["repositories"], given["priority"], given["timeout"], apt, fetch_key
+            given["repositories"],
+            given["priority"],
+            given["timeout"],
+            apt,
+            fetch_key,
+            stage=given["stage"],
         )
     except RefusedError as error:
         module.fail_json(changed=False, msg=str(error))
     wanted = {path: content for path, content in files.items() if not unchanged(path, content)}
-    stale = stale_files(files, apt)
+    stale = stale_files(files, apt, given["stage"])
     diff = [
         {
             "before_header": str(path),

@@ -122,8 +122,15 @@ def kubernetes(
     report = reporter()
     require_machine()
     plan = Lab.from_inventory(sources).plan
-    wanted = version or [load_site(sources).versions.component("kubernetes").version]
-    provide(plan.site, wanted, report)
+    site = load_site(sources)
+    wanted = version or [site.versions.component("kubernetes").version]
+    repositories = {host.vendor_repository for host in site.hosts.values()}
+    toolkit = [
+        package
+        for repository in sorted(filter(None, repositories))
+        for package in site.versions.packages("container_toolkit", repository)
+    ]
+    provide(plan.site, wanted, list(dict.fromkeys(toolkit)), report)
 
 
 def _list_faults(*, as_json: bool) -> None:

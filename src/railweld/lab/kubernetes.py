@@ -22,8 +22,10 @@ from railweld.lab.image import Base, cache_lock, digest, ensure_base
 from railweld.lab.process import LabError, Report
 from railweld.lab.tools import TOOLS, ensure, tool_version
 from railweld.state import cache_dir
+from railweld.versions import Package
 
 REPOSITORY: Final = "kubernetes"
+TOOLKIT_REPOSITORY: Final = "container_toolkit"
 IMAGES_FOLDER: Final = "images"
 #: Changes when packages or images are made in another way.
 RECIPE: Final = 1
@@ -56,6 +58,18 @@ EnvironmentFile=-/etc/default/kubelet
 ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS \
 $KUBELET_EXTRA_ARGS
+"""
+
+#: Without GPUs there is nothing to add to a container: it gets what runc gives it.
+_STANDIN_RUNTIME = """#!/bin/sh
+# railweld lab: stand-in of NVIDIA's container runtime.
+exec runc "$@"
+"""
+_STANDIN_CTK = """#!/bin/sh
+# railweld lab: stand-in of NVIDIA's container toolkit.
+[ "$1" = --version ] && { echo "NVIDIA Container Toolkit CLI (railweld lab)"; exit 0; }
+echo "nvidia-ctk: this stand-in of the railweld lab only knows --version" >&2
+exit 1
 """
 
 #: What kube-proxy calls, with the libraries that Debian's packages bring for it.
@@ -121,7 +135,7 @@ def release_of(version: str) -> Release:
     )
 
 
-def provide(site: str, versions: Sequence[str], report: Report) -> None:
+def provide(site: str, versions: Sequence[str], toolkit: Sequence[Package], report: Report) -> None:
     """Give a lab everything that its nodes need to become a cluster.
 
     Builds what the cache has not got, serves the packages as the mirror's repository `kubernetes`
@@ -130,11 +144,18 @@ def provide(site: str, versions: Sequence[str], report: Report) -> None:
     Args:
         site: the lab.
         versions: Kubernetes versions; the mirror offers all of them.
+        toolkit: packages of NVIDIA's container toolkit, of which stand-ins are served.
         report: called with a line per step.
     """
     releases = [release_of(version) for version in dict.fromkeys(versions)]
     base = ensure_base(report)
-    mirror.serve(site, {REPOSITORY: repository(releases, report)})
+    mirror.serve(
+        site,
+        {
+            REPOSITORY: repository(releases, report),
+            TOOLKIT_REPOSITORY: toolkit_repository(toolkit, report),
+        },
+    )
     folder = lab_state_dir(site) / IMAGES_FOLDER
     publish_images(image_archives(releases, base, report), folder)
     report(f"lab {site}: Kubernetes {', '.join(r.version for r in releases)} on its mirror, "
@@ -238,6 +259,38 @@ def repository(releases: Sequence[Release], report: Report) -> str:
 
     with cache_lock("mirror", report):
         return mirror.built(REPOSITORY, key, recipe, build)
+
+
+def toolkit_packages(wanted: Sequence[Package]) -> list[Deb]:
+    """Stand-ins of NVIDIA's container toolkit: exact names and versions, a runtime that is runc."""
+    programs = {
+        "/usr/bin/nvidia-container-runtime": _STANDIN_RUNTIME,
+        "/usr/bin/nvidia-ctk": _STANDIN_CTK,
+    }
+    return [
+        Deb(
+            name=each.name,
+            version=each.version,
+            description="Stand-in of NVIDIA's container toolkit for the railweld lab",
+            files=programs if each.name == "nvidia-container-toolkit-base" else {},
+            executable=frozenset(programs),
+        )
+        for each in wanted
+    ]
+
+
+def toolkit_repository(wanted: Sequence[Package], report: Report) -> str:
+    """Build the stand-ins' signed repository once; return its path below the mirror's root."""
+    key = signing_key()
+    recipe = json.dumps([RECIPE, _STANDIN_RUNTIME, _STANDIN_CTK, [str(each) for each in wanted]])
+
+    def build(folder: Path) -> None:
+        for deb in toolkit_packages(wanted):
+            build_deb(deb, folder)
+        index_repository(folder, key, label=TOOLKIT_REPOSITORY)
+
+    with cache_lock("mirror", report):
+        return mirror.built(TOOLKIT_REPOSITORY, key, recipe, build)
 
 
 def cluster_images(
