@@ -137,6 +137,8 @@ class Dcb:
             words = run("dcb", "dcbx", "show", "dev", self.netdev).split()
         except DeviceError:
             return None  # the driver has no DCBX object: nothing negotiates
+        if not {"cee", "ieee", "host", "lld-managed"} & set(words):
+            return None
         return "host" in words
 
     def set_host_dcbx(self):
@@ -303,6 +305,7 @@ def main(argv=None, root="/"):
             for what, found, wanted, setter in differences(config, device, root):
                 differing = True
                 sys.stdout.write(f"{device['netdev']}: {what}: {found} -> {wanted}\n")
+                sys.stdout.flush()  # in the journal, before what the setter may complain about
                 if options.command == "apply":
                     setter()
         except DeviceError as error:

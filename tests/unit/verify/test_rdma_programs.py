@@ -47,6 +47,8 @@ thing, action, _, device, *rest = words
 path = pathlib.Path(__file__).parent / (device + ".json")
 state = json.loads(path.read_text())
 if thing == "dcbx":
+    if action == "set" and not state["dcbx"]:
+        sys.exit("dcb: Operation not supported")
     if action == "set":
         state["dcbx"] = rest
     print(" ".join(state["dcbx"]))
@@ -119,7 +121,7 @@ class Machine:
                 self.write(f"sys/kernel/debug/mlx5/{address}/cc_params/{name}", "1")
         state: dict[str, Any] = {"map": {}, "trust": "pcp", "pfc": "0,0,0,0,0,0,0,0", "dcbx": "fw"}
         if self.stack == "inbox":
-            state = {"map": {}, "pfc": [False] * 8, "dcbx": ["lld-managed", "cee"]}
+            state = {"map": {}, "pfc": [False] * 8, "dcbx": ["cee", "ieee"]}
         (self.tools / f"{netdev}.json").write_text(json.dumps(state))
         self.devices.append({"hca": hca, "netdev": netdev, "port": 1})
 
@@ -195,6 +197,17 @@ def test_mainline_ports_are_set_through_dcb(
     capsys.readouterr()
     assert node.run("status") == 0
     assert capsys.readouterr().out == ""
+
+
+def test_driver_without_dcbx_object_is_left_without_it(machine: Callable[[str], Machine]) -> None:
+    node = machine("inbox")
+    node.add("mlx5_0", "rail1")
+    state = node.state("rail1")
+    state["dcbx"] = []
+    (node.tools / "rail1.json").write_text(json.dumps(state))
+    assert node.run("apply") == 0
+    assert node.state("rail1")["pfc"][3] is True
+    assert node.run("status") == 0
 
 
 def test_one_priority_too_many_is_put_right(machine: Callable[[str], Machine]) -> None:
