@@ -172,8 +172,11 @@ class Lab:
             base = ensure_base(self._report)
             image = ensure_node_image(base, self._report)
             mirror.ensure_mirror(self.plan.site, base, self._report)
-            access.ssh_key(self.plan.site)
-            wanted = {node.name: node.digest(image) for node in self.plan.nodes}
+            # What is put into a node at its making counts too: with a new key or another mirror
+            # folder, an old node could not be reached, or would serve what is no more.
+            public_key = access.ssh_key(self.plan.site).with_suffix(".pub").read_text()
+            inputs = (image, public_key, str(mirror.lab_mirror_dir(self.plan.site)))
+            wanted = {node.name: node.digest(*inputs) for node in self.plan.nodes}
             self._sweep(wanted)
             pod.ensure_network(self.plan.network, self.plan.site, self.plan.subnet)
             pod.ensure_network(self.plan.fabric_network, self.plan.site, None)

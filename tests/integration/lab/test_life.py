@@ -153,6 +153,18 @@ def test_up_starts_over_the_remains_of_a_killed_lab(lab: Lab) -> None:
     assert all(row.ssh for row in lab.status())
 
 
+def test_nodes_of_a_lab_whose_keys_are_gone_are_made_anew(state: Path) -> None:
+    other = Lab.from_inventory([write_inventory(state, "labtest5", "10.213.13", 0)])
+    try:
+        other.up()
+        key = access.ssh_key("labtest5")
+        key.unlink()
+        other.up()
+        assert other.node("head1").ssh(["hostname"]).stdout.strip() == "head1"
+    finally:
+        other.down()
+
+
 def test_two_labs_side_by_side(lab: Lab, state: Path) -> None:
     other = Lab.from_inventory([write_inventory(state, "labtest2", "10.213.11", 0)])
     try:
