@@ -19,7 +19,13 @@ app = typer.Typer(
 )
 
 #: Modules whose `register(app)` adds their commands. Order is the order of `--help`.
-STAGES = ("railweld.site.cli", "railweld.fabric.cli", "railweld.stack.cli", "railweld.lab.cli")
+STAGES = (
+    "railweld.site.cli",
+    "railweld.fabric.cli",
+    "railweld.stack.cli",
+    "railweld.images.cli",
+    "railweld.lab.cli",
+)
 
 for _module in STAGES:
     importlib.import_module(_module).register(app)
