@@ -51,15 +51,17 @@ def any_lock_holder(root=Path("/")):
     return None
 
 
-def wait_for_locks(timeout, root=Path("/"), clock=time.monotonic, sleep=time.sleep):
-    """Wait until no package lock is held.
+def wait_for_locks(
+    timeout, root=Path("/"), clock=time.monotonic, sleep=time.sleep, busy=lambda: None
+):
+    """Wait until no package lock is held, and `busy` names nobody else who is at it.
 
     Returns:
         (None, seconds waited) when they are free, (holder, seconds) when time ran out.
     """
     started = clock()
     while True:
-        holder = any_lock_holder(root)
+        holder = any_lock_holder(root) or busy()
         waited = clock() - started
         if holder is None or waited >= timeout:
             return holder, waited

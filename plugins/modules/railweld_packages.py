@@ -39,6 +39,11 @@ options:
     type: str
     choices: [present, held, unlocked]
     default: present
+  idle_units:
+    description: Units that C(unlocked) also waits for, such as an automatic update under way.
+    type: list
+    elements: str
+    default: []
   component:
     description: Name under which the holds are recorded.
     type: str
@@ -523,9 +528,18 @@ class Transaction:
             )
 
 
-def wait_or_refuse(timeout):
-    """Wait for the package locks; return the seconds waited."""
-    holder, waited = wait_for_locks(timeout)
+def running_unit(units, run=run_command):
+    """Return the first of the units that is at work, None when all are idle."""
+    for unit in units:
+        _, out, _ = run(["systemctl", "is-active", unit])
+        if out.strip() in ("active", "activating", "deactivating", "reloading"):
+            return unit
+    return None
+
+
+def wait_or_refuse(timeout, busy=lambda: None):
+    """Wait for the package locks and whoever else is at work; return the seconds waited."""
+    holder, waited = wait_for_locks(timeout, busy=busy)
     if holder:
         raise RefusedError(
             f"found the package lock still held by {holder} after {int(waited)} s, expected it "
@@ -552,6 +566,7 @@ def main():
                 "choices": ["present", "held", "unlocked"],
                 "default": "present",
             },
+            "idle_units": {"type": "list", "elements": "str", "default": []},
             "component": {"type": "str", "default": "base"},
             "packages": {"type": "list", "elements": "dict", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},
@@ -579,7 +594,8 @@ def main():
             result["waited_s"] = 0.0
             transaction.plan()
         else:
-            result["waited_s"] = wait_or_refuse(given["lock_timeout"])
+            units = given["idle_units"]
+            result["waited_s"] = wait_or_refuse(given["lock_timeout"], lambda: running_unit(units))
             if given["state"] == "present":
                 transaction.present()
             elif given["state"] == "held":

@@ -61,6 +61,16 @@ def test_waiting_ends_with_the_holders_name_when_time_runs_out(
     assert waited >= 5
 
 
+def test_waiting_also_ends_only_when_nobody_else_is_at_work(locks: ModuleType, root: Path) -> None:
+    at_work = iter(["apt-daily-upgrade.service", "apt-daily-upgrade.service", None])
+    naps: list[float] = []
+    found, _ = locks.wait_for_locks(
+        60, root, clock=lambda: float(len(naps)), sleep=naps.append, busy=lambda: next(at_work)
+    )
+    assert found is None
+    assert len(naps) == 2
+
+
 def test_waiting_goes_on_until_the_lock_is_free(locks: ModuleType, root: Path, holder: int) -> None:
     naps = []
 
