@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from railweld.lab import mirror
 from railweld.lab.process import LabError
@@ -116,6 +116,48 @@ def parse_settings(options: list[str]) -> dict[str, str]:
     return dict(option.split("=", 1) for option in options)
 
 
+#: Folders in which the stand-in device plugin looks: as a pod for RDMA it sees only /dev.
+DEVICE_PLUGIN_FOLDERS = ("/var/lib/railweld-lab", "/dev/railweld-lab")
+DEVICE_RESOURCES = ("gpu", "rdma")
+
+
+def _change_device_plugin(node: Node, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the stand-in device plugins of a node are told, in every place they look."""
+    path = f"{DEVICE_PLUGIN_FOLDERS[0]}/device-plugin.json"
+    done = node.exec(["cat", path], check=False)
+    told: dict[str, Any] = json.loads(done.stdout) if done.ok and done.stdout.strip() else {}
+    change(told)
+    for folder in DEVICE_PLUGIN_FOLDERS:
+        node.exec(["mkdir", "-p", folder])
+        node.exec(
+            ["dd", f"of={folder}/device-plugin.json", "status=none"],
+            stdin=json.dumps(told).encode(),
+        )
+
+
+def _plugin_gone(_lab: Lab, node: Node, settings: Mapping[str, str]) -> None:
+    chosen = DEVICE_RESOURCES if settings["resource"] == "all" else (settings["resource"],)
+    unknown = set(chosen) - set(DEVICE_RESOURCES)
+    if unknown:
+        raise LabError(
+            f"device-plugin-gone: found resource={unknown.pop()}, expected gpu, rdma or all"
+        )
+    _change_device_plugin(node, lambda told: told.update(gone=list(chosen)))
+
+
+def _plugin_back(_lab: Lab, node: Node) -> None:
+    _change_device_plugin(node, lambda told: told.update(gone=[]))
+
+
+def _gpus_unhealthy(_lab: Lab, node: Node, settings: Mapping[str, str]) -> None:
+    count = int(settings["count"])
+    _change_device_plugin(node, lambda told: told.update(unhealthy={"gpu": count}))
+
+
+def _gpus_healthy(_lab: Lab, node: Node) -> None:
+    _change_device_plugin(node, lambda told: told.update(unhealthy={}))
+
+
 NODE_PROGRAM = "/usr/lib/railweld-lab/fault"
 
 FAULTS: dict[str, Fault] = {
@@ -125,11 +167,20 @@ FAULTS: dict[str, Fault] = {
         "the clock is behind the time server; on the time server: for every node",
         {"ms": "800", "server": ""},
     ),
+    "device-plugin-gone": Fault(
+        "a device plugin is gone; resource: gpu, rdma or all",
+        {"resource": "gpu"},
+        _plugin_gone,
+        _plugin_back,
+    ),
     "disk-full": Fault("a folder lies on a disk that is full", {"path": "/var", "free_kib": "64"}),
     "driver-mismatch": Fault(
         "another driver is loaded than the one on disk, until the reboot", {"version": ""}
     ),
     "gpu-missing": Fault("GPUs are off the bus", {"count": "1"}),
+    "gpu-unhealthy": Fault(
+        "the device plugin calls GPUs unhealthy", {"count": "1"}, _gpus_unhealthy, _gpus_healthy
+    ),
     "hca-down": Fault("an adapter's port has no link", {"hca": ""}),
     "headers-missing": Fault("headers of the running kernel can be had nowhere"),
     "link-rate": Fault("an adapter's port runs slower", {"hca": "", "gbps": "25"}),

@@ -60,10 +60,40 @@ ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELE
 $KUBELET_EXTRA_ARGS
 """
 
-#: Without GPUs there is nothing to add to a container: it gets what runc gives it.
-_STANDIN_RUNTIME = """#!/bin/sh
+#: Where NVIDIA's runtime adds the driver, this one adds what the lab's stand-ins answer from.
+_STANDIN_RUNTIME = """#!/usr/bin/python3
 # railweld lab: stand-in of NVIDIA's container runtime.
-exec runc "$@"
+import json
+import os
+import sys
+
+STATE = "/var/lib/railweld-lab"
+
+
+def bundle(words):
+    for index, word in enumerate(words):
+        if word in ("-b", "--bundle"):
+            return words[index + 1]
+        if word.startswith("--bundle="):
+            return word.partition("=")[2]
+    return os.getcwd()
+
+
+def add_gpus(path):
+    with open(path) as file:
+        config = json.load(file)
+    given = [word.partition("=")[2] for word in config["process"]["env"]
+             if word.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    if given and given[-1] not in ("", "void", "none"):
+        config["mounts"].append({"destination": STATE, "type": "bind", "source": STATE,
+                                 "options": ["rbind", "ro"]})
+        with open(path, "w") as file:
+            json.dump(config, file)
+
+
+if "create" in sys.argv:
+    add_gpus(os.path.join(bundle(sys.argv), "config.json"))
+os.execvp("runc", ["runc", *sys.argv[1:]])
 """
 _STANDIN_CTK = """#!/bin/sh
 # railweld lab: stand-in of NVIDIA's container toolkit.

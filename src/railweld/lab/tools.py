@@ -127,6 +127,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         ldflags=lambda version: f"-X sigs.k8s.io/cri-tools/pkg/version.Version={version}",
     ),
     "pause": Tool(module="", programs={"pause": "."}),
+    "device-plugin": Tool(module="", programs={"device-plugin": "."}),
     # Made for the images of the stack; the guard is no stand-in and runs on real sites too.
     "clock-guard": Tool(module="", programs={"clock-guard": "."}),
     "dcgm-exporter": Tool(module="", programs={"dcgm-exporter": "."}),
