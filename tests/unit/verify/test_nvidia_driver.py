@@ -142,6 +142,18 @@ def test_package_of_another_branch_is_a_stray(observed, bad):
     assert nvidia_driver.strays(ctx) == {"libnvidia-compute-470": "470.256.02-0ubuntu1"}
 
 
+def test_unbranched_package_of_another_branch_is_a_stray(observed):
+    package = {"version": "580.173.02-1ubuntu1", "status": "ii", "hold": True}
+    ctx = observed({"node/packages/nvidia-persistenced": package})
+    assert list(nvidia_driver.strays(ctx)) == ["nvidia-persistenced"]
+
+
+@pytest.mark.parametrize("version", ["515.65.01-0ubuntu1", "20220217+3~deb12u1"])
+def test_unbranched_package_of_this_branch_or_of_its_own_versioning_is_no_stray(observed, version):
+    package = {"version": version, "status": "ii", "hold": True}
+    assert nvidia_driver.strays(observed({"node/packages/nvidia-settings": package})) == {}
+
+
 def test_module_package_of_the_other_flavour_is_a_stray(observed):
     package = {"version": "515.86.01-0ubuntu1", "status": "ii", "hold": True}
     ctx = observed({"node/packages/nvidia-kernel-source-515": package})

@@ -28,6 +28,10 @@ _MODULE_PACKAGE: Final = re.compile(r"^nvidia-(dkms|kernel-source|kernel-dkms|ke
 #: A branch in a package name: `nvidia-driver-515`, `libnvidia-compute-580-server`.
 _BRANCH: Final = re.compile(r"-(\d{3})(?:-|$)")
 
+#: A driver's version, with or without an epoch: `580.173.02-1ubuntu1`. Others have versions of
+#: their own, such as Debian's nvidia-kernel-common.
+_DRIVER_VERSION: Final = re.compile(r"(?:\d+:)?(\d{3})\.\d+")
+
 #: Mode → what nvidia-smi calls it in a query.
 _MODE_QUERY: Final[Mapping[str, str]] = {
     "persistence": "persistence_mode",
@@ -44,7 +48,7 @@ def uses_dkms(ctx: Context) -> bool:
 def strays(ctx: Context) -> dict[str, str]:
     """Installed driver packages of another branch, and kernel modules of the other flavour.
 
-    Unbranched names move in place to the pinned version and are judged by their pins.
+    Pinned names move in place to their version and are judged by their pins.
     """
     branch = str(ctx.wanted("driver.version")).split(".", 1)[0]
     pinned = {name for name, _ in ctx.pins("driver")}
@@ -52,8 +56,9 @@ def strays(ctx: Context) -> dict[str, str]:
     for name, item in (ctx.seen("packages", {})).items():
         if name in pinned or not in_family("driver", name) or in_family("fabric_manager", name):
             continue
-        named = _BRANCH.search(name)
-        foreign = bool(named and named.group(1) != branch) or bool(_MODULE_PACKAGE.match(name))
+        # Without a branch in the name (nvidia-persistenced) the version tells it.
+        carried = _BRANCH.search(name) or _DRIVER_VERSION.match(str(item.get("version")))
+        foreign = bool(carried and carried.group(1) != branch) or bool(_MODULE_PACKAGE.match(name))
         # Removed packages that left their configuration behind do no harm.
         if foreign and str(item.get("status", ""))[1:2] not in "nc":
             found[name] = str(item.get("version"))
