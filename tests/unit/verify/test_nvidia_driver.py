@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from railweld.record import Status
 from railweld.verify.roles import nvidia_driver
 
 NEWER_KERNEL = "6.8.0-40-generic"
@@ -181,12 +182,23 @@ def test_dkms_build_that_failed_behind_dpkgs_back_is_found(observed, bad):
 
 
 def test_second_kernel_without_a_module_is_found_before_anybody_boots_it(observed, bad):
-    installed = ["5.15.0-91-generic", NEWER_KERNEL]
-    found = bad(nvidia_driver.checks(observed({"node.kernel.installed": installed})))
+    changes = {
+        "node.kernel.installed": ["5.15.0-91-generic", NEWER_KERNEL],
+        "node.kernel.newest_installed": NEWER_KERNEL,
+    }
+    found = bad(nvidia_driver.checks(observed(changes)))
     assert list(found) == [f"nvidia_driver.module_built.{NEWER_KERNEL}"]
     assert (
         f"do not reboot into {NEWER_KERNEL}" in found[f"nvidia_driver.module_built.{NEWER_KERNEL}"]
     )
+
+
+def test_older_kernel_without_a_module_is_a_warning(observed, bad):
+    installed = ["5.15.0-60-generic", "5.15.0-91-generic"]
+    checks = list(nvidia_driver.checks(observed({"node.kernel.installed": installed})))
+    assert bad(checks) == {}
+    warned = [check.id for check in checks if check.status is Status.WARN]
+    assert warned == ["nvidia_driver.module_built.5.15.0-60-generic"]
 
 
 def test_older_dkms_spelling_counts_too(observed, bad):

@@ -281,9 +281,9 @@ def _modules_on_disk(ctx: Context) -> Iterator[Check]:
         fix="`dkms status` and /var/lib/dkms/nvidia/*/build/make.log show why it was not built; "
         "then rerun the nvidia_driver role on this host",
     )
-    kernels = [ctx.seen("kernel.running"), *ctx.seen("kernel.installed", [])]
-    for release in sorted({str(each) for each in kernels if each}):
-        yield _built_for(ctx, release, expected)
+    booted_next = {ctx.seen("kernel.running"), ctx.seen("kernel.newest_installed")} - {None}
+    for release in sorted(booted_next | set(ctx.seen("kernel.installed", []))):
+        yield _built_for(ctx, release, expected, needed=release in booted_next)
     flavour = ctx.wanted("driver.modules")
     seen = ctx.seen("driver.disk_flavour")
     if flavour and on_disk:
@@ -310,8 +310,12 @@ def _modules_on_disk(ctx: Context) -> Iterator[Check]:
         )
 
 
-def _built_for(ctx: Context, release: str, expected: str) -> Check:
-    """Judge one kernel: dpkg is content when a DKMS build failed, DKMS itself is not."""
+def _built_for(ctx: Context, release: str, expected: str, *, needed: bool) -> Check:
+    """Judge one kernel: dpkg is content when a DKMS build failed, DKMS itself is not.
+
+    The running and the newest kernel need a module; an older one is only what somebody could pick
+    in the boot menu, so it is a warning.
+    """
     done = re.compile(
         rf"nvidia[\w-]*[/,] ?{re.escape(expected)}, {re.escape(release)}, [^:]*: installed"
     )
@@ -321,9 +325,18 @@ def _built_for(ctx: Context, release: str, expected: str) -> Check:
         for name in ctx.seen("packages", {})
         if name.startswith(PREBUILT) and name.endswith(release) and ctx.installed_version(name)
     )
+    built = bool(prebuilt) or any(done.match(line) for line in lines)
+    if not built and not needed:
+        return ctx.warn(
+            f"nvidia_driver.module_built.{release}",
+            ran="dkms status",
+            found=f"no module for the older kernel {release}",
+            expected="a module for every kernel of the boot menu",
+            fix=f"apt purge linux-image-{release}, or install linux-headers-{release}",
+        )
     return ctx.judge(
         f"nvidia_driver.module_built.{release}",
-        ok=bool(prebuilt) or any(done.match(line) for line in lines),
+        ok=built,
         ran="dkms status",
         found="; ".join(lines + prebuilt) or f"no module for kernel {release}",
         expected=f"nvidia {expected} installed for kernel {release}",
