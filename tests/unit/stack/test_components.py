@@ -101,12 +101,12 @@ def test_program_and_render_make_the_same_objects(
 
 
 def test_no_object_uses_a_default_provider(site: Callable[..., Site]) -> None:
-    recorder = deploy(stack_for(site("lab")))
+    recorder = deploy(stack_for(site("lab", stack_without=[])))
     assert all(each.provider for each in recorder.objects.values())
 
 
 def test_only_agents_of_nodes_are_not_waited_for(site: Callable[..., Site]) -> None:
-    recorder = deploy(stack_for(site("lab")))
+    recorder = deploy(stack_for(site("lab", stack_without=[])))
     skipped = {
         identity.kind
         for identity, args in recorder.objects.items()
@@ -116,7 +116,7 @@ def test_only_agents_of_nodes_are_not_waited_for(site: Callable[..., Site]) -> N
 
 
 def test_nothing_is_made_per_node(site: Callable[..., Site]) -> None:
-    few = deploy(stack_for(site("lab"))).resources
+    few = deploy(stack_for(site("lab", stack_without=[]))).resources
     many = deploy(
         stack_for(site("example-a100", version_overrides={"kubernetes": "1.36.3"}))
     ).resources
@@ -152,11 +152,11 @@ def test_the_operator_takes_the_plugins_place(site: Callable[..., Site]) -> None
 def test_each_component_is_the_parent_of_its_objects(
     site: Callable[..., Site], module: str, made: str
 ) -> None:
-    recorder = deploy(stack_for(site("lab")))
+    recorder = deploy(stack_for(site("lab", stack_without=[])))
     components = [each for each in recorder.resources if each.typ == f"railweld:stack:{made}"]
     name = module.replace("_", "-")
     assert [each.name for each in components] == [name]
-    rendered = next(a for a in stack_for(site("lab")).addons() if a.name == name)
+    rendered = next(a for a in stack_for(site("lab", stack_without=[])).addons() if a.name == name)
     children = {
         identity for identity, each in recorder.objects.items() if each.name.startswith(f"{name}/")
     }
