@@ -77,7 +77,7 @@ def _other_cluster(ctx: Context) -> Iterator[Check]:
         found=error if stranger else "known to this cluster",
         expected=f"a bare node, or a node of cluster {ctx.member('name')}",
         fix="the node belongs to another cluster, or its node object was deleted: run playbooks/"
-        f"remove-node.yml -e railweld_remove={ctx.name}, then this again",
+        f"remove-node.yml -e node={ctx.name}, then this again",
         layer="cluster",
     )
 
