@@ -16,7 +16,9 @@ TOKEN_TTL: Final = "30m0s"  # noqa: S105 - a duration
 
 def documents(*contents: Mapping[str, Any]) -> str:
     """Several objects as one YAML file, keys in the given order."""
-    return "---\n".join(yaml.safe_dump(dict(each), sort_keys=False) for each in contents)
+    # Values from an inventory are text with an origin, which YAML would not write.
+    plain = [json.loads(json.dumps(each)) for each in contents]
+    return "---\n".join(yaml.safe_dump(each, sort_keys=False) for each in plain)
 
 
 def arguments(api: str, values: Mapping[str, str]) -> Any:
