@@ -84,7 +84,7 @@ def main() -> None:
         second: list[str] = []
         for nodes in sorted({*FIRST_RUNS, *SECOND_RUNS}):
             inventory = write_inventory(
-                folder, site=f"bench{nodes}", third_octet=20, gpu_nodes=nodes
+                folder, site=f"bench{nodes}", third_octet=40, gpu_nodes=nodes
             )
             with running_lab(inventory):
                 fresh = measure(inventory)

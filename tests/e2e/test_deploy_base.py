@@ -23,7 +23,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
     inventory = write_inventory(
         tmp_path_factory.mktemp("e2e"),
         site="e2e",
-        third_octet=10,
+        third_octet=30,
         gpu_nodes=4,
         variables={"railweld_switch_enable_secret": CANARY},
     )

@@ -15,7 +15,7 @@ NODES = 18
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
     """A lab with enough bare nodes for every fault."""
     inventory = write_inventory(
-        tmp_path_factory.mktemp("faults"), site="faults", third_octet=12, gpu_nodes=NODES
+        tmp_path_factory.mktemp("faults"), site="faults", third_octet=32, gpu_nodes=NODES
     )
     with running_lab(inventory) as lab:
         # The time server first: every other test is about a node, not about the head.

@@ -17,7 +17,7 @@ TO_CURRENT = ("-e", "railweld_version_set=current")
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
     inventory = write_inventory(
-        tmp_path_factory.mktemp("upgrade"), site="upgrade", third_octet=13, gpu_nodes=len(NODES)
+        tmp_path_factory.mktemp("upgrade"), site="upgrade", third_octet=33, gpu_nodes=len(NODES)
     )
     with running_lab(inventory) as lab:
         lab.play().assert_ok()
