@@ -1075,6 +1075,25 @@ def _first(tree, *keys):
 # --- disks, limits, files --------------------------------------------------------------------
 
 
+def parse_blkid(text):
+    """`{device: {UUID: ..., TYPE: ...}}` from `blkid -o export`."""
+    found = {}
+    for block in (text or "").split("\n\n"):
+        fields = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if "DEVNAME" in fields:
+            found[fields.pop("DEVNAME")] = fields
+    return found
+
+
+def fill_signatures(devices, signatures):
+    """Complete what lsblk could not say, in place."""
+    for device in devices:
+        found = signatures.get(device.get("path"), {})
+        for key, name in (("uuid", "UUID"), ("fstype", "TYPE"), ("label", "LABEL")):
+            device[key] = device.get(key) or found.get(name)
+        fill_signatures(device.get("children") or [], signatures)
+
+
 def read_disks(node):
     """Block devices, mounts, and free bytes where packages land."""
     devices = node.json(
@@ -1100,7 +1119,18 @@ def read_disks(node):
         except OSError:
             continue
         free[path] = stat.f_bavail * stat.f_frsize
-    return {"blockdevices": (devices or {}).get("blockdevices", []), "mounts": mounts, "free": free}
+    devices = (devices or {}).get("blockdevices", [])
+    udev = node.exists("/run/udev/control")
+    if not udev:
+        # lsblk takes signatures from udev's database; without one, blkid reads the disks.
+        text = node.output("blkid", "-c", "/dev/null", "-o", "export")
+        fill_signatures(devices, parse_blkid(text))
+    return {
+        "blockdevices": devices,
+        "mounts": mounts,
+        "free": free,
+        "udev": udev,
+    }
 
 
 def read_folders(node):
