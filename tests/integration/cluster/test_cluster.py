@@ -1,0 +1,148 @@
+"""The cluster stage on lab nodes: real kubeadm, containerd, kubelet, CoreDNS and kube-proxy.
+
+The tests build on each other in the order of the file, as an operator's week does.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from railweld.lab import tools
+from tests.integration.cluster.helpers import Cluster, eventually
+from tests.labs import BIN, REPOSITORY, environment
+
+pytestmark = [pytest.mark.lab, pytest.mark.deep]
+
+NODES = ("head1", "gpu1", "gpu2")
+RESOLVE = "import socket; print(socket.gethostbyname('kubernetes.default.svc.cluster.local'))"
+#: Through the Service's address to whichever API server is behind it.
+CONNECT = "import socket; socket.create_connection(('kubernetes.default', 443), 10); print('open')"
+TOKEN = re.compile(r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b")
+
+
+def test_check_mode_on_bare_nodes_is_a_plan(cluster: Cluster) -> None:
+    before = {node: cluster.lab.installed(node) for node in NODES}
+    run = cluster.deploy("--check", "--diff").assert_ok()
+    assert "would start cluster" in run.output
+    assert {node: cluster.lab.installed(node) for node in NODES} == before
+    assert not cluster.kubeconfig.exists()
+
+
+def test_nodes_become_a_cluster_and_no_token_is_seen(cluster: Cluster) -> None:
+    run = cluster.deploy("-vvv").assert_ok()
+    assert not TOKEN.findall(run.output)
+    assert cluster.ready() == dict.fromkeys(NODES, True)
+
+
+def test_controller_has_a_private_way_into_the_cluster(cluster: Cluster) -> None:
+    assert cluster.kubeconfig.stat().st_mode & 0o777 == 0o600
+    content = yaml.safe_load(cluster.kubeconfig.read_text())
+    assert content["current-context"] == "railweld-cluster"
+    assert content["clusters"][0]["name"] == "cluster"
+
+
+def test_second_run_changes_nothing(cluster: Cluster) -> None:
+    run = cluster.deploy().assert_ok()
+    assert set(run.changed().values()) == {0}
+
+
+def test_labels_and_taints_came_with_the_registration(cluster: Cluster) -> None:
+    node = cluster.node("gpu1")
+    labels = node["metadata"]["labels"]
+    assert labels["railweld.io/site"] == "cluster"
+    assert labels["nvidia.com/gpu.present"] == "true"
+    assert {"key": "nvidia.com/gpu", "effect": "NoSchedule"} in node["spec"]["taints"]
+
+
+def test_runtime_and_kubelet_have_the_sites_limits(cluster: Cluster) -> None:
+    limits = cluster.lab.node("gpu1", "sh", "-c", "cat /proc/$(pidof containerd)/limits")
+    assert re.search(r"Max locked memory\s+8388608", limits)
+    config = cluster.lab.node("gpu1", "cat", "/var/lib/kubelet/config.yaml")
+    assert "cpuManagerPolicy: static" in config
+    assert 'reservedSystemCPUs: "0"' in config
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_dns_and_services_work_from_pods_on_every_node(cluster: Cluster, node: str) -> None:
+    assert cluster.run(f"dns-{node}", RESOLVE, node=node).strip() == "10.96.0.1"
+    assert cluster.run(f"connect-{node}", CONNECT, node=node).strip() == "open"
+
+
+@pytest.fixture
+def gpus(cluster: Cluster) -> Cluster:
+    """The stand-in device plugin as a unit on gpu1; the stack runs it as a DaemonSet."""
+    program = tools.ensure("device-plugin") / "device-plugin"
+    container = cluster.lab.container("gpu1")
+    cluster.lab.node("gpu1", "systemctl", "stop", "device-plugin.service", check=False)
+    subprocess.run(
+        ["podman", "cp", str(program), f"{container}:/usr/local/bin/device-plugin"], check=True
+    )
+    cluster.lab.node(
+        "gpu1",
+        *("systemd-run", "--unit", "device-plugin", "--collect"),
+        *("/usr/local/bin/device-plugin", "--resource=gpu"),
+    )
+    eventually(lambda: cluster.allocatable("gpu1"), lambda found: found == 8)
+    return cluster
+
+
+def test_gpus_are_scheduled_and_lost_with_their_faults(gpus: Cluster) -> None:
+    seen = "import os; print(len(os.environ['NVIDIA_VISIBLE_DEVICES'].split(',')))"
+    assert gpus.run("all-gpus", seen, node="gpu1", gpus=8).strip() == "8"
+    gpus.lab.fault("gpu-unhealthy", "gpu1", "count=2")
+    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 6)
+    gpus.lab.clear("gpu-unhealthy", "gpu1")
+    gpus.lab.fault("device-plugin-gone", "gpu1")
+    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 0)
+    gpus.lab.clear("device-plugin-gone", "gpu1")
+    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 8)
+    gpus.lab.node("gpu1", "systemctl", "restart", "kubelet")
+    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 8)
+
+
+def test_removed_node_leaves_no_route_and_no_entry(cluster: Cluster) -> None:
+    pods = cluster.node("gpu2")["spec"]["podCIDR"]
+    run = cluster.lab.play("-e", "node=gpu2", playbook="playbooks/remove-node.yml", timeout=1200)
+    run.assert_ok()
+    assert set(cluster.ready()) == {"head1", "gpu1"}
+    assert pods not in cluster.lab.node("gpu1", "ip", "route")
+    assert not cluster.lab.node("gpu2", "sh", "-c", "ls /etc/kubernetes/*.conf 2>/dev/null || true")
+
+
+def test_join_that_was_cut_off_is_done_again(cluster: Cluster) -> None:
+    argv = [
+        *(str(BIN / "ansible-playbook"), "-i", str(cluster.lab.inventory)),
+        *("playbooks/deploy-cluster.yml", "--limit", "gpu2"),
+    ]
+    run = subprocess.Popen(
+        argv, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
+    marker = "cat /var/lib/railweld/kubeadm-unfinished 2>/dev/null || true"
+    eventually(
+        lambda: cluster.lab.node("gpu2", "sh", "-c", marker).strip(), lambda found: found == "join"
+    )
+    cluster.lab.fault("power-cut", "gpu2")
+    assert run.wait(timeout=900) != 0
+    cluster.deploy().assert_ok()
+    assert cluster.ready() == dict.fromkeys(NODES, True)
+    again = cluster.deploy().assert_ok()
+    assert set(again.changed().values()) == {0}
+
+
+def test_rebooted_node_comes_back_with_its_routes(cluster: Cluster) -> None:
+    routes = cluster.lab.node("gpu2", "sh", "-c", "ip route | grep via")
+    cluster.lab.fault("power-cut", "gpu2")
+    eventually(cluster.ready, lambda found: found["gpu2"])
+    assert cluster.lab.node("gpu2", "sh", "-c", "ip route | grep via") == routes
+    assert cluster.run("after-reboot", RESOLVE, node="gpu2").strip() == "10.96.0.1"
+
+
+def test_other_version_is_refused_before_anything_is_touched(cluster: Cluster) -> None:
+    run = cluster.deploy("-e", '{"railweld_version_overrides": {"kubernetes": "1.37.2"}}')
+    assert run.returncode != 0
+    assert "playbooks/upgrade-cluster.yml" in run.output
+    assert cluster.ready() == dict.fromkeys(NODES, True)
