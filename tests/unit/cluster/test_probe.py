@@ -1,0 +1,153 @@
+"""The cluster area of the probe on recorded outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+CONFIG_1 = """
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    enable_cdi = false
+    sandbox_image = "registry.k8s.io/pause:3.10.2"
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes]
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+          runtime_type = "io.containerd.runc.v2"
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+            SystemdCgroup = true
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+            SystemdCgroup = true
+    [plugins."io.containerd.grpc.v1.cri".registry]
+      config_path = "/etc/containerd/certs.d"
+"""
+CONFIG_2 = """
+[plugins]
+  [plugins.'io.containerd.cri.v1.images']
+    [plugins.'io.containerd.cri.v1.images'.pinned_images]
+      sandbox = 'registry.k8s.io/pause:3.10'
+  [plugins.'io.containerd.cri.v1.runtime']
+    enable_cdi = true
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        SystemdCgroup = false
+"""
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max open files            20000                20000                files
+Max locked memory         unlimited            unlimited            bytes
+"""
+
+
+@pytest.fixture(scope="module")
+def probe() -> ModuleType:
+    path = ROOT / "plugins/module_utils/railweld_cluster_probe.py"
+    spec = importlib.util.spec_from_file_location("railweld_cluster_probe", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Machine:
+    """Files below a root and recorded answers of commands, as the probe's own node."""
+
+    def __init__(self, root: Path, answers: dict[str, tuple[int, str, str]]) -> None:
+        self.root, self.answers = root, answers
+
+    def path(self, name: str) -> Path:
+        return self.root / name.lstrip("/")
+
+    def read(self, name: str, default: Any = None) -> Any:
+        path = self.path(name)
+        return path.read_text().rstrip("\n") if path.is_file() else default
+
+    def exists(self, name: str) -> bool:
+        return self.path(name).exists()
+
+    def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        return self.answers.get(argv[0], (127, "", f"{argv[0]}: not installed"))
+
+
+def test_settings_of_both_containerd_lines_are_read(probe: ModuleType) -> None:
+    old, new = probe.parse_containerd(CONFIG_1), probe.parse_containerd(CONFIG_2)
+    assert old["sandbox_image"] == "registry.k8s.io/pause:3.10.2"
+    assert old["runtimes"] == ["nvidia", "runc"]
+    assert old["systemd_cgroup"] is True
+    assert old["cdi"] is False
+    assert new["sandbox_image"] == "registry.k8s.io/pause:3.10"
+    assert new["systemd_cgroup"] is False
+    assert new["cdi"] is True
+
+
+def test_limits_of_a_process_are_numbers_or_unlimited(probe: ModuleType) -> None:
+    assert probe.parse_limits(LIMITS) == {
+        "Max open files": 20000,
+        "Max locked memory": "unlimited",
+    }
+
+
+def test_file_newer_than_its_process_is_stale(probe: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("x")
+    written = (tmp_path / "config").stat().st_mtime
+    node = Machine(tmp_path, {})
+    assert probe.is_stale(node, {"started": written - 60}, ["/config"])
+    assert not probe.is_stale(node, {"started": written + 60}, ["/config", "/absent"])
+    assert not probe.is_stale(node, {}, ["/config"])
+
+
+def test_node_without_credentials_is_no_member(probe: ModuleType, tmp_path: Path) -> None:
+    assert probe.read_own_node(Machine(tmp_path, {})) is None
+
+
+def member(tmp_path: Path, answer: tuple[int, str, str]) -> Machine:
+    for name, text in (
+        ("etc/kubernetes/kubelet.conf", ""),
+        ("proc/sys/kernel/hostname", "GPU1\n"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return Machine(tmp_path, {"kubectl": answer})
+
+
+def test_silent_api_server_is_an_error_and_no_bare_node(probe: ModuleType, tmp_path: Path) -> None:
+    node = member(tmp_path, (1, "", "E1 memcache\nThe connection to the server was refused"))
+    assert probe.read_own_node(node) == {
+        "name": "gpu1",
+        "error": "The connection to the server was refused",
+    }
+
+
+def test_member_is_reduced_to_what_checks_ask(probe: ModuleType, tmp_path: Path) -> None:
+    whole = {
+        "metadata": {"name": "gpu1", "labels": {"a": "b"}},
+        "spec": {"podCIDR": "10.244.1.0/24", "unschedulable": True},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "False", "message": "cni not initialized"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.3"},
+            "images": [{"names": ["large"]}] * 50,
+        },
+    }
+    found = probe.read_own_node(member(tmp_path, (0, json.dumps(whole), "")))
+    assert found["ready"] is False
+    assert found["ready_reason"] == "cni not initialized"
+    assert found["kubelet_version"] == "1.36.3"
+    assert found["unschedulable"] is True
+    assert "images" not in found
+
+
+def test_certificate_says_when_it_ends(probe: ModuleType, tmp_path: Path) -> None:
+    assert probe.seconds_left(str(tmp_path / "absent.crt")) is None
+    (tmp_path / "no.crt").write_text("no certificate")
+    assert probe.seconds_left(str(tmp_path / "no.crt")) is None
