@@ -38,7 +38,7 @@ unit: setup ## unit tests only
 
 .PHONY: test-roles
 test-roles: setup ## deep suite: every scenario of every role
-	@$(PYTEST) tests/roles $(if $(ROLE),-k "[$(ROLE)-")
+	@$(PYTEST) tests/roles $(if $(ROLE),-k "[$(ROLE)]")
 
 .PHONY: test-faults
 test-faults: setup ## deep suite: every fault of the base stage, end to end on lab nodes

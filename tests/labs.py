@@ -126,12 +126,12 @@ def environment(state: Path | None = None) -> dict[str, str]:
 
 
 def command(
-    argv: Sequence[str], *, timeout: int = 600, check: bool = True
+    argv: Sequence[str], *, timeout: int = 600, check: bool = True, cwd: Path = REPOSITORY
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of the project's commands from the repository root."""
+    """Run one of the project's commands, from the repository root unless told otherwise."""
     run = subprocess.run(
         list(argv),
-        cwd=REPOSITORY,
+        cwd=cwd,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,57 +1,94 @@
 """Every molecule scenario of every role, on SSH nodes of the lab.
 
-The sequence of each is molecule's own (molecule.yml): check mode on an empty node first, then
-converge, idempotence and verify. `default` scenarios belong to the gate, the others to
-`make test-roles`.
+The sequence of each is molecule's own (`.config/molecule/config.yml`): check mode first, then
+converge, idempotence and verify. The `default` scenarios belong to the gate and share one lab: they
+run in the order of the base stage, so that what a role has to find before it is there already. An
+`alternative` scenario begins on bare nodes of its own and belongs to `make test-roles`.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from railweld.base.order import site_order
+from tests.labs import REPOSITORY, command
+
 SCENARIOS = sorted(REPOSITORY.glob("roles/*/molecule/*/molecule.yml"))
+INVENTORY = REPOSITORY / "molecule/inventory"
+ORDER = ("preflight", *site_order({}), "reboot", "maintenance", "verify_base")
+#: Roles whose proof is elsewhere, and where.
+ELSEWHERE = {
+    "observe": "loads facts; every other role's scenario runs it",
+    "observe_cluster": "loads facts; the cluster suite runs it",
+    "cni": "needs a cluster: tests/integration/cluster",
+    "containerd": "needs a cluster: tests/integration/cluster",
+    "kubernetes": "needs a cluster: tests/integration/cluster",
+}
 
 
-def parameters() -> list[object]:
-    """One test per scenario, `deep` unless it is a role's default."""
-    return [
-        pytest.param(
-            path.parents[2].name,
-            path.parent.name,
-            id=f"{path.parents[2].name}-{path.parent.name}",
-            marks=[pytest.mark.lab] + ([] if path.parent.name == "default" else [pytest.mark.deep]),
-        )
-        for path in SCENARIOS
-    ]
+def roles_with(scenario: str) -> list[str]:
+    """Names of the roles that have a scenario, in the order of the base stage."""
+    found = {path.parents[2].name for path in SCENARIOS if path.parent.name == scenario}
+    return [*(role for role in ORDER if role in found), *sorted(found - set(ORDER))]
 
 
-@pytest.mark.parametrize(("role", "scenario"), parameters())
-def test_scenario(role: str, scenario: str) -> None:
-    """The scenario passes from create to destroy."""
-    run = subprocess.run(
-        [sys.executable, "-m", "molecule", "test", "--scenario-name", scenario],
+def molecule(role: str, scenario: str, memory: Path, *arguments: str) -> None:
+    """Run one scenario's whole sequence and fail with the end of what it printed.
+
+    `memory` is where molecule remembers what it did before: nothing, or it would skip steps.
+    """
+    run = command(
+        [
+            "env",
+            f"MOLECULE_EPHEMERAL_DIRECTORY={memory}",
+            "molecule",
+            "test",
+            "--scenario-name",
+            scenario,
+            *arguments,
+        ],
         cwd=REPOSITORY / "roles" / role,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        timeout=1500,
         check=False,
-        timeout=1200,
     )
     assert run.returncode == 0, run.stdout[-12000:]
 
 
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[Path]:
+    """The lab of the default scenarios, from bare nodes."""
+    command(["railweld", "lab", "down", "-i", str(INVENTORY)])
+    command(["railweld", "lab", "up", "-i", str(INVENTORY)])
+    yield INVENTORY
+    command(["railweld", "lab", "down", "-i", str(INVENTORY)], check=False)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("role", roles_with("default"))
+def test_default(role: str, shared_lab: Path, tmp_path: Path) -> None:
+    assert shared_lab.is_dir()
+    molecule(role, "default", tmp_path, "--destroy=never")
+
+
+@pytest.mark.lab
+@pytest.mark.deep
+@pytest.mark.parametrize("role", roles_with("alternative"))
+def test_alternative(role: str, tmp_path: Path) -> None:
+    molecule(role, "alternative", tmp_path, "--destroy=always")
+
+
 def test_every_role_has_a_default_and_an_alternative_scenario() -> None:
-    """Roles without tasks of their own on a node (facts only) are named here, with the reason."""
-    without = {"observe"}  # loads facts, changes nothing; every other role's scenario runs it
-    roles = {path.parent.name for path in REPOSITORY.glob("roles/*/tasks")} - without
-    found: dict[str, set[str]] = {role: set() for role in roles}
+    roles = {path.parent.name for path in REPOSITORY.glob("roles/*/tasks")} - set(ELSEWHERE)
+    assert set(roles_with("default")) >= roles
+    assert set(roles_with("alternative")) >= roles
+
+
+def test_no_scenario_verifies_nothing() -> None:
+    """Each has a verify.yml that compares something; molecule passes without one."""
     for path in SCENARIOS:
-        found.setdefault(path.parents[2].name, set()).add(path.parent.name)
-    assert {role: {"default", "alternative"} - names for role, names in found.items()} == {
-        role: set() for role in found
-    }
+        verify = path.parent / "verify.yml"
+        text = verify.read_text() if verify.is_file() else ""
+        assert "ansible.builtin.assert" in text, f"{verify}: found no assert"
