@@ -229,15 +229,14 @@ func main() {
 	p := &publisher{settings: s, api: &api}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	ticker := time.NewTicker(s.interval)
-	for {
+	go func() {
+		// At once, also while chronyd is being waited for; there is nothing to finish.
+		<-stop
+		os.Exit(0)
+	}()
+	for ticker := time.NewTicker(s.interval); ; <-ticker.C {
 		if err := p.tell(g.look(), time.Now()); err != nil {
 			log.Printf("not published, next try in %s: %v", s.interval, err)
-		}
-		select {
-		case <-ticker.C:
-		case <-stop:
-			return
 		}
 	}
 }

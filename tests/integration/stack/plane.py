@@ -195,8 +195,8 @@ class ControlPlane:
         }
         self.kubectl("apply", "-f", "-", text=json.dumps(manifest))
 
-    def nodes(self, count: int, capacity: Mapping[str, str]) -> None:
-        """Register nodes that kwok keeps alive."""
+    def nodes(self, count: int, capacity: Mapping[str, str], *, alive: bool = True) -> None:
+        """Register nodes; kwok keeps those that are `alive`, the others never report."""
         items = [
             {
                 "apiVersion": "v1",
@@ -209,7 +209,7 @@ class ControlPlane:
                         "nvidia.com/gpu.present": "true",
                         "rdma.nvidia.com/available": "true",
                     },
-                    "annotations": {"kwok.x-k8s.io/node": "fake"},
+                    "annotations": {"kwok.x-k8s.io/node": "fake"} if alive else {},
                 },
                 "status": {
                     "capacity": {"cpu": "128", "memory": "1Ti", "pods": "110", **capacity},
