@@ -76,7 +76,11 @@ def main() -> None:
     sys.stdout.flush()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.stop(0))
-    server.wait_for_termination()
+    engine = os.getppid()
+    # An engine that was killed cannot say goodbye.
+    while server.wait_for_termination(timeout=2) and os.getppid() == engine:
+        pass
+    server.stop(0)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Entry:
         ref: as this site pulls it.
         programs: path in the image to the tool (`tools/NAME`) and its program.
         packages: Debian packages of the lab's node image whose files belong in it.
+        texts: path in the image to its text.
         entrypoint: what runs when a pod names no command.
         stand_in: takes a vendor's place in the lab; never for a real site.
     """
@@ -29,6 +30,7 @@ class Entry:
     ref: str
     programs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
     stand_in: bool = False
 
@@ -43,6 +45,7 @@ _USERLAND: Final = (
     *("libc6", "libc-bin", "base-files", "dash", "bash", "coreutils", "libtinfo6", "libacl1"),
     *("libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "libgcc-s1", "grep", "procps"),
     *("libproc2-0", "libncursesw6", "libsystemd0", "iproute2", "libmnl0", "libelf1", "libbpf1"),
+    *("libbsd0", "libmd0", "libgcrypt20", "libgpg-error0", "liblz4-1", "libzstd1"),
     *("libcap2", "libdb5.3", "libxtables12", "libtirpc3", "python3-minimal", "python3.11-minimal"),
     *("libpython3.11-minimal", "libpython3.11-stdlib", "libexpat1", "zlib1g", "libssl3", "libffi8"),
     *("libbz2-1.0", "liblzma5", "libuuid1", "libsqlite3-0", "media-types", "netbase"),
@@ -76,7 +79,17 @@ _ENTRIES: Final = (
         entrypoint=("/dcgm-exporter",),
         stand_in=True,
     ),
-    Entry(name="cuda_test", ref="", packages=_USERLAND, entrypoint=("/bin/sh",), stand_in=True),
+    Entry(
+        name="cuda_test",
+        ref="",
+        packages=_USERLAND,
+        texts={
+            "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
+            "/etc/group": "root:x:0:\n",
+        },
+        entrypoint=("/bin/sh",),
+        stand_in=True,
+    ),
 )
 
 
@@ -90,6 +103,7 @@ def catalog(site: Site, *, stand_ins: bool = False) -> tuple[Entry, ...]:
             ref=refs[each.name].partition("@")[0],
             programs=each.programs,
             packages=each.packages,
+            texts=each.texts,
             entrypoint=each.entrypoint,
             stand_in=each.stand_in,
         )

@@ -93,6 +93,7 @@ def _archive(entry: Entry, report: Report) -> Path:
         base = root.digest
     recipe = json.dumps(
         [RECIPE, entry.ref, sorted(map(str, programs.values())), base, entry.packages,
+         dict(entry.texts),
          entry.entrypoint]
     )  # fmt: skip
     folder = cache_dir("images") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
@@ -103,7 +104,11 @@ def _archive(entry: Entry, report: Report) -> Path:
             members = images.members_of_packages(root.folder / "root.tar", entry.packages)
         folder.mkdir(parents=True, exist_ok=True)
         image = images.Image(
-            ref=entry.ref, programs=programs, members=members, entrypoint=entry.entrypoint
+            ref=entry.ref,
+            programs=programs,
+            texts=entry.texts,
+            members=members,
+            entrypoint=entry.entrypoint,
         )
         images.write_archive(image, path)
     return path

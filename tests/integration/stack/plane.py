@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -289,6 +290,22 @@ def _openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
 
+def _descendants(pid: int) -> list[int]:
+    """Children of a process and theirs; plugins have process groups of their own."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = status.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(status.parent.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
 @contextlib.contextmanager
 def running(folder: Path, site: str = "lab") -> Iterator[ControlPlane]:
     """A control plane for the length of a `with`."""
@@ -363,6 +380,14 @@ class Pulumi:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    @staticmethod
+    def cut(process: subprocess.Popen[bytes]) -> None:
+        """End a run and all that it started as a power cut does: nothing is written down."""
+        for each in [*_descendants(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        process.wait()
 
     def changes(self, *arguments: str) -> dict[str, int]:
         """What a preview would do, by operation; `same` is left out."""

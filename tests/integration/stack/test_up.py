@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,10 +208,7 @@ def test_a_cut_run_is_continued(
             if process.poll() is not None:
                 break
     finally:
-        # As a power cut or the OOM killer: no chance to write anything down.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        engine.cut(process)
         cluster.close()
     refused = engine.up(check=False)
     if refused.returncode != 0:
