@@ -86,9 +86,13 @@ def output(*argv):
 
 def find_by_uuid(uuid):
     """Device that has the file system, None when no device has."""
-    # -c /dev/null: ask the disks, not the cache of an earlier look.
-    found = output("blkid", "-c", "/dev/null", "-l", "-o", "device", "-t", f"UUID={uuid}")
-    return found.strip() if found and found.strip() else None
+    # Neither blkid's cache nor udev's links count: both may tell of a disk as it was. Without -l,
+    # blkid looks at every disk itself.
+    found = output("blkid", "-c", "/dev/null", "-o", "device", "-t", f"UUID={uuid}") or ""
+    for device in found.split():
+        if (output("blkid", "-p", "-o", "value", "-s", "UUID", device) or "").strip() == uuid:
+            return device
+    return None
 
 
 def tree(device):
@@ -189,7 +193,7 @@ def ensure(device, fstype, uuid, label, *, dry_run):
         raise RefusedError("it is not a block device")
     kind = tree(device).get("type")
     if kind not in ("disk", "loop", "mpath"):
-        raise RefusedError(f"it is a {kind}, not a whole disk")
+        raise RefusedError(f"it is {kind or 'nothing that lsblk knows'}, not a whole disk")
     with open_exclusively(device) as handle:
         size = handle.seek(0, os.SEEK_END)
         refuse_unless_empty(device, handle, size)

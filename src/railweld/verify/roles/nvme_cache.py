@@ -12,6 +12,8 @@ from railweld.record import Check, judge
 from railweld.verify.context import Context
 
 ROLE: Final = "nvme_cache"
+#: What the role asks of the probe beyond what it always reads.
+PROBE: Final = {"package_patterns": ["e2fsprogs", "xfsprogs"]}
 
 #: Label of the file system; its UUID is derived, so a reinstalled node finds its cache again.
 LABEL: Final = "railweld-cache"
