@@ -28,6 +28,7 @@ lint: setup ## ruff, mypy, yamllint, ansible-lint, shellcheck
 	ruff check .
 	ruff format --check .
 	mypy
+	cd pulumi && MYPYPATH=.:policy mypy --config-file ../pyproject.toml program.py components policy/analyzer.py
 	yamllint --strict .
 	ansible-lint --offline --strict
 	shellcheck scripts/* .ci/run
@@ -52,15 +53,19 @@ test-upgrade: setup ## deep suite: a100-2023 to current and back
 test-fabric: setup ## deep suite: the fabric stage against virtual switches
 	@$(PYTEST) tests/integration/fabric
 
+.PHONY: test-cluster
+test-cluster: setup ## deep suite: kubeadm on lab nodes, the stack on a real API server
+	@$(PYTEST) tests/integration/cluster tests/integration/stack
+
 .PHONY: bench
 bench: setup ## measurements, printed as the tables of docs/benchmarks.md
 	@python -m tests.bench
 
 .PHONY: docs
 docs: setup ## generated references and schemas
-	@railweld docs
+	@python -m railweld.site.schema
 
 .PHONY: clean
-clean: ## stop every lab of this machine's user and remove build results; caches stay
-	@-railweld lab down --all
+clean: ## take the lab down and remove build results; caches stay
+	@-railweld lab down
 	rm -rf .mypy_cache .ruff_cache .pytest_cache dist build

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHES = ("check_scale", "base_runs")
+BENCHES = ("check_scale", "base_runs", "fabric", "stack")
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or BENCHES:
