@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import resource
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -18,8 +19,7 @@ import yaml
 
 from tests.labs import PlayRun, play, running_lab, write_inventory
 
-FIRST_RUNS = (1, 4, 8)
-SECOND_RUNS = (1, 4, 16, 64)
+SIZES = (1, 4, 8, 16, 64)
 REMOTE_OPERATION = re.compile(r"^<(?P<address>[\d.]+)> SSH: EXEC ", re.MULTILINE)
 
 
@@ -75,14 +75,14 @@ def noop_playbook(folder: Path) -> Path:
     return path
 
 
-def main() -> None:
+def main(sizes: list[int]) -> None:
     """Print both tables."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         noop = noop_playbook(folder)
         first: list[str] = []
         second: list[str] = []
-        for nodes in sorted({*FIRST_RUNS, *SECOND_RUNS}):
+        for nodes in sizes or SIZES:
             inventory = write_inventory(
                 folder, site=f"bench{nodes}", third_octet=40, gpu_nodes=nodes
             )
@@ -111,3 +111,7 @@ def main() -> None:
         )
         print("|---|---|---|---|---|---|---|")
         print("\n".join(second))
+
+
+if __name__ == "__main__":
+    main([int(size) for size in sys.argv[1:]])
