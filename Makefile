@@ -43,7 +43,7 @@ test-roles: setup ## deep suite: every scenario of every role
 
 .PHONY: test-faults
 test-faults: setup ## deep suite: every fault of the base stage, end to end on lab nodes
-	@$(PYTEST) tests/faults
+	@$(PYTEST) tests/integration/lab/test_faults.py tests/faults
 
 .PHONY: test-upgrade
 test-upgrade: setup ## deep suite: a100-2023 to current and back

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -226,17 +227,14 @@ class Cut:
 
     def during_driver_install(self, fault: str, target: str, *settings: str) -> PlayRun:
         """Start the run, wait until dpkg unpacks the driver, make the fault, wait for the end."""
-        # The lab slows this one package's unpacking down, so that there is a middle to cut in.
-        self.lab.fault("slow-install", self.node, "package=nvidia")
+        # The build of the kernel module is given the time of a real one, to cut in its middle.
+        self.lab.fault("slow-build", self.node, "seconds=45")
         with self.log.open("w") as output:
             run = subprocess.Popen(
                 [
                     "ansible-playbook",
-                    "-i",
-                    str(self.lab.inventory),
+                    *("-i", str(self.lab.inventory), "--limit", self.node),
                     "playbooks/deploy-base.yml",
-                    "--limit",
-                    self.node,
                 ],
                 cwd=REPOSITORY,
                 env=environment(),
@@ -244,15 +242,26 @@ class Cut:
                 stderr=subprocess.STDOUT,
             )
             try:
-                self.lab.railweld("wait", "installing", self.node)
+                self._wait_for_build(run)
                 self.lab.fault(fault, target, *settings)
                 run.wait(timeout=600)
             finally:
                 if run.poll() is None:
                     run.terminate()
                     run.wait(timeout=30)
-        self.lab.clear("slow-install", self.node)
+        self.lab.clear(fault, target)
+        self.lab.clear("slow-build", self.node)
         return PlayRun(run.returncode, self.log.read_text())
+
+    def _wait_for_build(self, run: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 300
+        while (
+            self.lab.node(self.node, "pgrep", "-f", "dkms (autoinstall|install|build)", check=False)
+            == ""
+        ):
+            assert run.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < deadline, "the driver's build did not begin"
+            time.sleep(0.2)
 
 
 @pytest.fixture
@@ -265,7 +274,6 @@ def test_power_cut_in_the_middle_of_the_driver_install_is_repaired_by_a_rerun(
 ) -> None:
     run = cut.during_driver_install("power-cut", node)
     assert run.returncode != 0
-    lab.clear("power-cut", node)
     assert lab.node(node, "dpkg", "--audit") != "", "the cut missed the installation"
     lab.play("--limit", node).assert_ok()
     assert_provisioned(lab, node)
@@ -276,7 +284,6 @@ def test_ssh_cut_in_the_middle_of_the_driver_install_is_repaired_by_a_rerun(
 ) -> None:
     run = cut.during_driver_install("ssh-cut", node, "seconds=20")
     assert run.returncode != 0, run.output[-3000:]
-    lab.clear("ssh-cut", node)
     lab.play("--limit", node).assert_ok()
     assert_provisioned(lab, node)
 
@@ -285,7 +292,6 @@ def test_repository_down_in_mid_run_leaves_holds_and_a_rerun_converges(
     lab: TestLab, node: str, cut: Cut
 ) -> None:
     run = cut.during_driver_install("repository-down", "head1")
-    lab.clear("repository-down", "head1")
     assert run.returncode != 0, run.output[-3000:]
     assert_no_dpkg_remains(lab, node)
     assert lab.holds(node) >= driver_packages(lab, node)

@@ -206,6 +206,7 @@ FAULTS: dict[str, Fault] = {
         "the firmware enforces signatures; enrolled: names of accepted keys",
         {"state": "on", "enrolled": ""},
     ),
+    "slow-build": Fault("building a kernel module takes so many seconds", {"seconds": "30"}),
     "ssh-cut": Fault(
         "SSH sessions break and new ones are refused (mode=silent: packets vanish)",
         {"seconds": "20", "mode": "reset"},

@@ -12,7 +12,7 @@ from railweld.lab.process import LabError
 
 from .conftest import DRIVER, boot_time, connects, install, reboot, until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.deep]
 
 Make = Callable[..., None]
 

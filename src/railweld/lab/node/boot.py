@@ -30,6 +30,7 @@ def main() -> int:
         (state.run_dir() / folder).mkdir(parents=True, exist_ok=True)
     state.write_file(state.run_dir() / "kernel", f"{release}\n")
     first_boot(release)
+    count_boot()
     mount_stand_ins()
     command_line = bootfiles.command_line(release)
     show_command_line(command_line)
@@ -45,6 +46,13 @@ def main() -> int:
     # As in other containers: with a writable /sys, networkd waits for a udev that is not there.
     mount("", "/sys", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     return 0
+
+
+def count_boot() -> None:
+    """Keep how often the node has booted: the kernel's own boot id is the machine's."""
+    path = state.path("/var/lib/railweld-lab/boots")
+    before = int(path.read_text()) if path.exists() else 0
+    state.write_file(path, f"{before + 1}\n")
 
 
 def first_boot(release: str) -> None:

@@ -139,6 +139,11 @@ def gpu_missing(settings: Settings) -> None:
     set_effect(gpu_missing=count)
 
 
+def slow_build(settings: Settings) -> None:
+    """A DKMS build takes its time, as a real one does: there is a middle to be cut in."""
+    set_effect(dkms_seconds=int(settings.get("seconds", "30")))
+
+
 def _hca(settings: Settings) -> str:
     known = [hca["name"] for hca in state.profile().get("hcas", [])]
     name = settings.get("hca") or (known[0] if known else "")
@@ -452,6 +457,7 @@ FAULTS: dict[str, Fault] = {
     "nouveau-loaded": Fault(nouveau_loaded, nouveau_gone, ends_with_boot=True),
     "repository-down": Fault(repository_down, repository_back),
     "secure-boot": Fault(secure_boot, lambda: set_effect(secure_boot=None, enrolled_keys=[])),
+    "slow-build": Fault(slow_build, lambda: set_effect(dkms_seconds=0)),
     "ssh-cut": Fault(ssh_cut, ssh_back, ends_with_boot=True),
     "unattended-upgrade": Fault(unattended_upgrade, unattended_upgrade_ends, ends_with_boot=True),
 }
