@@ -129,13 +129,13 @@ def test_what_others_added_is_left_alone(
     engine: Pulumi, own_plane: ControlPlane, deployed: Stack
 ) -> None:
     engine.up()
-    own_plane.kubectl("label", "namespace", "railweld-jobs", "team=llm")
+    own_plane.kubectl("label", "namespace", "railweld-jobs", "team=vision")
     own_plane.kubectl("-n", "railweld-jobs", "create", "configmap", "mine", "--from-literal=a=b")
     engine.up()
     assert as_described(own_plane, deployed)
     namespace = live(own_plane, Key("v1", "Namespace", "", "railweld-jobs"))
     assert namespace is not None
-    assert namespace["metadata"]["labels"]["team"] == "llm"  # type: ignore[index]
+    assert namespace["metadata"]["labels"]["team"] == "vision"  # type: ignore[index]
     assert live(own_plane, Key("v1", "ConfigMap", "railweld-jobs", "mine")) is not None
 
 
