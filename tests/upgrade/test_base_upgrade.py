@@ -38,12 +38,14 @@ def unheld(lab: TestLab, node: str) -> set[str]:
 
 
 def test_failing_batch_stops_the_upgrade_and_leaves_the_rest_as_it_was(lab: TestLab) -> None:
-    lab.fault("gpu-missing", "gpu1")
+    lab.fault("build-fails", "gpu1")
     run = lab.play(*TO_CURRENT, "-e", "railweld_serial=1")
+    lab.clear("build-fails", "gpu1")
     assert run.returncode != 0
+    assert run.host("gpu1")["failure"]["role"] == "nvidia_driver"
     assert driver(lab, "gpu2") == driver(lab, "gpu3") == "515.86.01"
-    assert all(not unheld(lab, node) for node in NODES)
-    lab.clear("gpu-missing", "gpu1")
+    assert {node: unheld(lab, node) for node in NODES} == {node: set() for node in NODES}
+    assert lab.node("gpu1", "dpkg", "--audit") == ""
 
 
 def test_upgrade_by_batches_ends_on_the_new_version_with_everything_held(lab: TestLab) -> None:

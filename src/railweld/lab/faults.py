@@ -162,6 +162,7 @@ NODE_PROGRAM = "/usr/lib/railweld-lab/fault"
 
 FAULTS: dict[str, Fault] = {
     "apt-lock": Fault("a process holds dpkg's frontend lock", {"seconds": "60"}),
+    "build-fails": Fault("no kernel module can be built"),
     "chrony-stopped": Fault("the time daemon is stopped"),
     "clock-offset": Fault(
         "the clock is behind the time server; on the time server: for every node",

@@ -139,6 +139,11 @@ def gpu_missing(settings: Settings) -> None:
     set_effect(gpu_missing=count)
 
 
+def build_fails(_settings: Settings) -> None:
+    """DKMS cannot build the module; dpkg is content all the same."""
+    set_effect(dkms_build_fails=True)
+
+
 def slow_build(settings: Settings) -> None:
     """A DKMS build takes its time, as a real one does: there is a middle to be cut in."""
     set_effect(dkms_seconds=int(settings.get("seconds", "30")))
@@ -445,6 +450,7 @@ def ssh_sessions() -> list[int]:
 
 FAULTS: dict[str, Fault] = {
     "apt-lock": Fault(apt_lock, apt_unlock, ends_with_boot=True),
+    "build-fails": Fault(build_fails, lambda: set_effect(dkms_build_fails=False)),
     "chrony-stopped": Fault(chrony_stopped, chrony_back, ends_with_boot=True),
     "clock-offset": Fault(clock_offset, clear_clock_offset),
     "disk-full": Fault(disk_full, disks.restore),
