@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
                 return {**result, **verdict_of_plan(checks, planned)}
         else:
             planned_roles = (task_vars or {}).get("railweld_roles")
-            every = planned_roles or host_roles(ctx.site, ctx.host)
+            every = planned_roles or host_roles(ctx.host)
             names = every if roles == "all" else [str(role) for role in roles]
             checks = registry.evaluate(ctx, names)
             if roles != "all" and waits_for_reboot(ctx):

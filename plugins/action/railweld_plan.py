@@ -36,9 +36,9 @@ class ActionModule(ActionBase):
             host=variables["railweld_host"],
             node=variables["railweld_node"],
         )
-        roles = host_roles(ctx.site, ctx.host)
+        roles = host_roles(ctx.host)
         if self._task.args.get("before"):
-            earlier = predecessors(ctx.site, str(self._task.args["before"]))
+            earlier = predecessors(str(self._task.args["before"]))
             roles = tuple(role for role in roles if role in earlier)
         inputs = host_inputs(_ROLES, roles, ctx.site, ctx.host, variables["hostvars"][ctx.name])
         states = convergence.plan(ctx, inputs, roles)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from railweld.base.order import site_order
+from railweld.base.order import ORDER as BASE_ORDER
 from tests.labs import REPOSITORY, command
 
 SCENARIOS = sorted(REPOSITORY.glob("roles/*/molecule/*/molecule.yml"))
 INVENTORY = REPOSITORY / "molecule/inventory"
-ORDER = ("preflight", *site_order({}), "reboot", "maintenance", "verify_base")
+ORDER = ("preflight", *BASE_ORDER, "reboot", "maintenance", "verify_base")
 #: Roles whose proof is elsewhere, and where.
 ELSEWHERE = {
     "observe": "loads facts; every other role's scenario runs it",
