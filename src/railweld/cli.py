@@ -23,6 +23,7 @@ STAGES = (
     "railweld.site.cli",
     "railweld.fabric.cli",
     "railweld.stack.cli",
+    "railweld.bench.cli",
     "railweld.images.cli",
     "railweld.lab.cli",
 )
