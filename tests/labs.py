@@ -31,8 +31,9 @@ def write_inventory(
     gpu_nodes: int = 1,
     variables: Mapping[str, Any] | None = None,
     host_variables: Mapping[str, Mapping[str, Any]] | None = None,
+    switches: bool = False,
 ) -> Path:
-    """Write the lab site with another name, subnet and number of GPU nodes, without switches.
+    """Write the lab site with another name, subnet and number of GPU nodes.
 
     Args:
         folder: where the inventory goes.
@@ -41,6 +42,7 @@ def write_inventory(
         gpu_nodes: how many gpuN hosts.
         variables: site variables that replace the lab's.
         host_variables: variables of single hosts.
+        switches: with the lab's leaves and spine; else the rails are the nodes' own.
     """
     inventory = folder / site
     inventory.mkdir(parents=True)
@@ -48,12 +50,12 @@ def write_inventory(
     for path in sorted((EXAMPLE / "group_vars").rglob("*.yml")):
         text = path.read_text().replace("10.213.0.", f"{subnet}.")
         content = yaml.safe_load(text)
-        if path.stem in ("leaves", "spines"):
+        if path.stem in ("leaves", "spines") and not switches:
             continue
         for rail in content.get("railweld_rails", ()):
-            # These labs have no switches: the rails are the nodes' own.
-            rail.pop("switch")
-            rail.pop("port")
+            if not switches:
+                rail.pop("switch")
+                rail.pop("port")
         target = inventory / path.relative_to(EXAMPLE)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -64,6 +66,13 @@ def write_inventory(
     for name, extra in (host_variables or {}).items():
         hosts[name] = {**hosts[name], **extra}
     gpus = {name: None for name in hosts if name.startswith("gpu")}
+    groups = {
+        "gpu_nodes": gpus,
+        **{name: {"head1": None} for name in ("control_plane", "slurm_head", "time_servers")},
+    }
+    if switches:
+        groups["leaves"] = {f"leaf{n}": {"ansible_host": f"{subnet}.{20 + n}"} for n in (1, 2)}
+        groups["spines"] = {"spine1": {"ansible_host": f"{subnet}.31"}}
     # Variables of hosts.yml's `all` lose against group_vars/all, so they are written there.
     everywhere = inventory / "group_vars/all.yml"
     described = yaml.safe_load(everywhere.read_text())
@@ -74,12 +83,7 @@ def write_inventory(
             {
                 "all": {
                     "hosts": hosts,
-                    "children": {
-                        "gpu_nodes": {"hosts": gpus},
-                        "control_plane": {"hosts": {"head1": None}},
-                        "slurm_head": {"hosts": {"head1": None}},
-                        "time_servers": {"hosts": {"head1": None}},
-                    },
+                    "children": {name: {"hosts": members} for name, members in groups.items()},
                 }
             },
             sort_keys=False,

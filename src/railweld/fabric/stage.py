@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from railweld.errors import RailweldError, UsageError
 from railweld.fabric import eos, rules
@@ -31,6 +31,9 @@ from railweld.fabric.push import (
 from railweld.fabric.transport import Connection, EosConnection, Login, SwitchError
 from railweld.fabric.verify import all_checks, infiniband_checks
 from railweld.record import Check, Status
+
+if TYPE_CHECKING:
+    from railweld.site import RawInventory, Site
 
 T = TypeVar("T")
 
@@ -204,7 +207,7 @@ class Stage:
             try:
                 previous = owned(self.fabric.site, switch.name)
                 seen = look(connection, switch, target, previous)
-                return all_checks(connection, self.fabric, switch, seen.plan)
+                return all_checks(connection, self.fabric, switch, seen.plan, seen.observed.running)
             finally:
                 connection.close()
 
@@ -305,13 +308,18 @@ class Stage:
                     )
 
 
-def stage_from_inventory(raw: Any, **options: Any) -> Stage:
+def stage_from_inventory(raw: RawInventory, **options: Any) -> Stage:
     """Build the stage from a loaded inventory; raises on a description that check refuses."""
     from railweld.site import SiteError, build_site  # noqa: PLC0415 - loads Ansible
 
     site, problems = build_site(raw)
     if site is None:
         raise SiteError(problems)
+    return stage_of(site, raw, **options)
+
+
+def stage_of(site: Site, raw: RawInventory, **options: Any) -> Stage:
+    """Build the stage of a site; the inventory has the connection variables of its switches."""
     fabric = from_site(site)
     logins = {
         switch.name: login_from_variables(switch.name, raw.hosts[switch.name])

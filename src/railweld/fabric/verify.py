@@ -7,20 +7,22 @@ shows empty is `unknown`, never zero and never good.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from railweld.errors import RailweldError
 from railweld.fabric import eos, platforms
 from railweld.fabric.diff import Plan
-from railweld.fabric.lines import key
+from railweld.fabric.lines import canonical, key, leaves, parse
 from railweld.fabric.model import Fabric, Port, Switch
 from railweld.fabric.transport import Connection
 from railweld.record import Check, Status, judge
 
 LAYER = "fabric"
+_EOS_MTU = "1500"  #: in force on a port without an `mtu` line
 _REF = "docs/fabric.md"
-_NOBODY = "no neighbour"
+#: What LLDP hears on a port that is silent.
+NOBODY = "no neighbour"
 
 
 def _check(id_: str, target: str, ok: bool, *texts: object, warn: bool = False) -> Check:
@@ -101,17 +103,20 @@ def miscabled(connection: Connection, switch: Switch, ports: Iterable[Port]) -> 
     return [
         check
         for check in lldp_checks(connection, switch, ports)
-        if check.status is Status.FAIL and check.found != _NOBODY
+        if check.status is Status.FAIL and check.found != NOBODY
     ]
 
 
-def all_checks(connection: Connection, fabric: Fabric, switch: Switch, plan: Plan) -> list[Check]:
+def all_checks(
+    connection: Connection, fabric: Fabric, switch: Switch, plan: Plan, running: str
+) -> list[Check]:
     """Every check of one switch for `railweld fabric verify`."""
     facts = eos.facts(connection, switch.name)
     ports = list(switch.ports)
     return [
         *release_checks(switch, facts),
-        config_check(switch, plan),
+        *config_checks(switch, plan),
+        *mtu_checks(fabric, switch, running),
         *map_checks(connection, fabric, switch, plan),
         *trust_checks(connection, switch, ports),
         *pfc_checks(connection, fabric, switch, ports),
@@ -152,14 +157,40 @@ def release_checks(switch: Switch, facts: eos.Facts) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def config_check(switch: Switch, plan: Plan) -> Check:
-    """The running configuration means what the description says."""
-    changes = [change.sentence() for change in plan.changes]
-    return _check(
-        "config", switch.name, not changes, "show running-config",
-        "; ".join(changes) or "no difference", "no difference",
-        f"railweld fabric push --limit {switch.name}",
-    )  # fmt: skip
+def config_checks(switch: Switch, plan: Plan) -> Iterator[Check]:
+    """The running configuration means what the description says: switch-wide, and per port."""
+    changes: defaultdict[str, list[str]] = defaultdict(list)
+    for change in plan.changes:
+        port = change.path[0].removeprefix("interface ")
+        target = f"{switch.name} {port}" if switch.port(port) else switch.name
+        changes[target].append(change.sentence())
+    for target in (switch.name, *(f"{switch.name} {port.name}" for port in switch.ports)):
+        yield _check(
+            "config", target, target not in changes, "show running-config",
+            "; ".join(changes[target]) or "no difference", "no difference",
+            f"railweld fabric push --limit {switch.name}",
+        )  # fmt: skip
+
+
+def mtu_checks(fabric: Fabric, switch: Switch, running: str) -> Iterator[Check]:
+    """The MTU of each port, or of the port-channel that it is a member of."""
+    lines = {
+        (path[0], path[-1].removeprefix("mtu "))
+        for raw in leaves(parse(running))
+        for path in canonical(raw)
+        if len(path) == 2 and path[-1].startswith("mtu ")
+    }
+    values = dict(lines)
+    for port in switch.ports:
+        places = [f"interface {port.name}"]
+        if port.channel is not None:
+            places.insert(0, f"interface Port-Channel{port.channel}")
+        found = next((values[place] for place in places if place in values), _EOS_MTU)
+        yield _check(
+            "mtu", f"{switch.name} {port.name}", found == str(fabric.tuning.switch_mtu),
+            f"show running-config section {port.name}", found, fabric.tuning.switch_mtu,
+            f"railweld fabric push --limit {switch.name}",
+        )  # fmt: skip
 
 
 def map_checks(
@@ -210,7 +241,7 @@ def pfc_checks(
     ran = "show priority-flow-control"
     states = eos.pfc_ports(connection)
     priority = fabric.tuning.lossless.priority
-    expected = f"enabled and active for priority {priority} only"
+    expected = f"on and active for priority {priority} only"
     for port in ports:
         target = f"{switch.name} {port.name}"
         state = (states or {}).get(port.name)
@@ -218,11 +249,9 @@ def pfc_checks(
             yield _unknown("pfc", target, ran, expected)
             continue
         good = state.enabled and state.active and state.priorities == (priority,)
-        words = [
-            "enabled" if state.enabled else "off",
-            "active" if state.active else "not active",
-            f"priorities {', '.join(map(str, state.priorities)) or 'none'}",
-        ]
+        words = ["on" if state.enabled else "off"]
+        words += [f"priority {number}" for number in state.priorities]
+        words.append("active" if state.active else "not active")
         if state.note:
             words.append(state.note)
         fix = f"railweld fabric push --limit {switch.name}"
@@ -338,7 +367,7 @@ def lldp_checks(connection: Connection, switch: Switch, ports: Iterable[Port]) -
         other = seen.get(port.name)
         if other is None:
             yield _check(
-                "lldp", target, False, ran, _NOBODY, expected,
+                "lldp", target, False, ran, NOBODY, expected,
                 "check the cable and that LLDP runs on the other end",
             )  # fmt: skip
             continue
@@ -371,108 +400,3 @@ def infiniband_checks(fabric: Fabric) -> list[Check]:
             "partition keys of every port",
         )
     ]
-
-
-def link_table(
-    fabric: Fabric,
-    checks: Iterable[Check],
-    hosts: Mapping[str, Mapping[str, Any]],
-    described: Mapping[str, Mapping[str, Any]],
-    nccl: Mapping[str, str] | None = None,
-) -> list[dict[str, str]]:
-    """Both ends of every host link in one row, with the end that is wrong.
-
-    Args:
-        fabric: the description.
-        checks: records of `railweld fabric verify`.
-        hosts: `railweld_node` facts of the hosts by name (the probe's `rdma`, `net`, `lldp`).
-        described: the fact `railweld.hosts`.
-        nccl: variables of the NCCL profile in use; None leaves that column out.
-    """
-    bad: dict[str, list[str]] = {}
-    for check in checks:
-        if check.is_bad:
-            bad.setdefault(check.target, []).append(f"{check.id.removeprefix('fabric.')}: "
-                                                    f"{check.found}")  # fmt: skip
-    tuning = fabric.tuning
-    nccl_text = _nccl_fault(nccl, tuning.lossless.dscp)
-    rows = []
-    for switch in fabric.switches:
-        for port in switch.ports:
-            if port.kind != "host":
-                continue
-            hca: Mapping[str, Any] = next(
-                (
-                    entry
-                    for entry in described.get(port.peer, {}).get("hcas", ())
-                    if entry.get("switch") == switch.name and entry.get("port") == port.name
-                ),
-                {},
-            )
-            host_faults = list(_host_faults(fabric, hosts.get(port.peer), hca, switch, port))
-            switch_faults = bad.get(f"{switch.name} {port.name}", []) + bad.get(switch.name, [])
-            wrong = [
-                name
-                for name, faults in (
-                    (port.peer, host_faults), (switch.name, switch_faults),
-                    ("NCCL profile", nccl_text),
-                )
-                if faults
-            ]  # fmt: skip
-            rows.append(
-                {
-                    "switch": switch.name,
-                    "port": port.name,
-                    "host": port.peer,
-                    "netdev": str(hca.get("netdev") or port.peer_port),
-                    "switch_state": "; ".join(switch_faults) or "ok",
-                    "host_state": "; ".join(host_faults) or "ok",
-                    "nccl": "; ".join(nccl_text) or ("ok" if nccl is not None else "not read"),
-                    "wrong_end": ", ".join(wrong) or "none",
-                }
-            )
-    return rows
-
-
-def _host_faults(
-    fabric: Fabric,
-    node: Mapping[str, Any] | None,
-    hca: Mapping[str, Any],
-    switch: Switch,
-    port: Port,
-) -> Iterator[str]:
-    if node is None:
-        yield "host not read"
-        return
-    netdev = str(hca.get("netdev") or "")
-    roce = node.get("rdma", {}).get("roce", {}).get(netdev)
-    lossless, cnp = fabric.tuning.lossless, fabric.tuning.cnp
-    if roce is None:
-        yield f"no RoCE state of {netdev or 'the port'}"
-    else:
-        if roce.get("trust") != "dscp":
-            yield f"trust {roce.get('trust')}, expected dscp"
-        mask = [bool(value) for value in roce.get("pfc") or ()]
-        wanted = [number == lossless.priority for number in range(8)]
-        if mask != wanted:
-            on = ",".join(str(n) for n, value in enumerate(mask) if value) or "none"
-            yield f"PFC on {on}, expected {lossless.priority}"
-        if roce.get("cnp_dscp") is not None and int(roce["cnp_dscp"]) != cnp.dscp:
-            yield f"cnp_dscp {roce['cnp_dscp']}, expected {cnp.dscp}"
-    mtu = node.get("net", {}).get(netdev, {}).get("mtu")
-    if mtu is not None and int(mtu) != fabric.tuning.host_mtu:
-        yield f"mtu {mtu}, expected {fabric.tuning.host_mtu}"
-    neighbour = (node.get("lldp", {}).get("neighbours") or {}).get(netdev)
-    if isinstance(neighbour, Mapping):
-        device = str(neighbour.get("system") or neighbour.get("device") or "")
-        if device and device.partition(".")[0] != switch.name:
-            yield f"cabled to {device}, expected {switch.name} {port.name}"
-
-
-def _nccl_fault(nccl: Mapping[str, str] | None, dscp: int) -> list[str]:
-    if nccl is None:
-        return []
-    found = nccl.get("NCCL_IB_TC")
-    if found is None:
-        return [f"NCCL_IB_TC unset, expected {dscp * 4}"]
-    return [] if str(found) == str(dscp * 4) else [f"NCCL_IB_TC {found}, expected {dscp * 4}"]

@@ -163,6 +163,9 @@ NODE_PROGRAM = "/usr/lib/railweld-lab/fault"
 FAULTS: dict[str, Fault] = {
     "apt-lock": Fault("a process holds dpkg's frontend lock", {"seconds": "60"}),
     "build-fails": Fault("no kernel module can be built"),
+    "cable-moved": Fault(
+        "an adapter's cable leads to another switch port", {"hca": "", "switch": "", "port": ""}
+    ),
     "chrony-stopped": Fault("the time daemon is stopped"),
     "clock-offset": Fault(
         "the clock is behind the time server; on the time server: for every node",

@@ -2,7 +2,15 @@
 
 from railweld.nccl.advice import ADVICE, Advice, Finding, judge
 from railweld.nccl.gid import GidRow, choose_gid_index, read_gid_table
-from railweld.nccl.profile import NcclArgs, Profile, Variable, args_for, profile, profiles_for
+from railweld.nccl.profile import (
+    NcclArgs,
+    Profile,
+    Variable,
+    args_for,
+    profile,
+    profiles_for,
+    uses_hca,
+)
 
 __all__ = [
     "ADVICE",
@@ -18,4 +26,5 @@ __all__ = [
     "profile",
     "profiles_for",
     "read_gid_table",
+    "uses_hca",
 ]

@@ -241,6 +241,21 @@ def profiles_for(site: Site, *, bench: bool = False) -> dict[str, Profile]:
     }
 
 
+def uses_hca(chosen: str, hca: str) -> bool:
+    """Whether NCCL uses an RDMA device with this NCCL_IB_HCA.
+
+    Names are beginnings, with a leading `=` whole names; a leading `^` turns the choice around.
+    Unset takes every device.
+    """
+    listed = chosen.removeprefix("^")
+    exact = listed.startswith("=")
+    names = [part.partition(":")[0] for part in listed.removeprefix("=").split(",") if part]
+    if not names:
+        return True
+    found = any(hca == name if exact else hca.startswith(name) for name in names)
+    return found is not chosen.startswith("^")
+
+
 def _connected(site: Site, hcas: Iterable[Hca]) -> bool:
     """Ports of InfiniBand or of one IP network reach each other; others need routers."""
     ports = list(hcas)

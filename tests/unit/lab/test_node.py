@@ -232,6 +232,17 @@ def test_a_port_without_link_is_down_and_slow_ports_say_so(call: Call, node: Pat
     assert "mlx5_1/1 state DOWN" in call("rdma", "link")[1]
 
 
+@pytest.mark.usefixtures("node")
+def test_a_moved_cable_leads_to_another_switch_port() -> None:
+    before = state.hcas()
+    faults.cable_moved({"hca": "mlx5_1", "port": "Ethernet9/1"})
+    moved = {hca["name"]: (hca["switch"], hca["port"]) for hca in state.hcas()}
+    assert moved["mlx5_1"] == (before[1]["switch"], "Ethernet9/1")
+    assert state.hcas()[0] == before[0]
+    faults.cables_back()
+    assert state.hcas() == before
+
+
 def test_rdma_devices_go_with_their_module(call: Call, node: Path) -> None:
     call("modprobe", "mlx5_ib")
     assert (node / "sys/class/infiniband/mlx5_3").is_dir()

@@ -249,6 +249,20 @@ def test_a_link_may_go_down(cli):
     assert not switch.device.pfc("Ethernet1/1").active
 
 
+def test_swapped_cables_are_heard_on_each_other_s_port(cli):
+    switch = cli()
+    device = switch.device
+    before = {port: item.device for port, item in device.neighbours.items()}
+    one, two = list(before)[:2]
+    device.faults.add("cables-swapped", ports=f"{one},{two}")
+    heard = json.loads(switch.send("show lldp neighbors | json"))["lldpNeighbors"]
+    assert {row["port"]: row["neighborDevice"] for row in heard} == {
+        **before, one: before[two], two: before[one],
+    }  # fmt: skip
+    device.faults.clear("cables-swapped")
+    assert {port: device.heard(port).device for port in before} == before
+
+
 # ------------------------------------------------------------------ the catalogue
 
 

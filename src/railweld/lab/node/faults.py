@@ -168,6 +168,25 @@ def link_rate(settings: Settings) -> None:
     set_effect(link_rate={**state.faults()["link_rate"], _hca(settings): rate})
 
 
+def cable_moved(settings: Settings) -> None:
+    """The cable leads to another switch port; unplugging it makes both ends forget the other."""
+    name = _hca(settings)
+    known = next(hca for hca in state.profile()["hcas"] if hca["name"] == name)
+    place = {key: settings.get(key) or known[key] for key in ("switch", "port")}
+    _unplug({**state.faults()["cable_moved"], name: place}, [name])
+
+
+def cables_back() -> None:
+    """Every cable is where it was."""
+    _unplug({}, list(state.faults()["cable_moved"]))
+
+
+def _unplug(places: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> None:
+    down = state.faults()["hca_down"]
+    set_effect(hca_down=sorted({*down, *names}))
+    set_effect(hca_down=down, cable_moved=places)
+
+
 def secure_boot(settings: Settings) -> None:
     """The firmware enforces signatures; `enrolled` names a key that it accepts."""
     value = settings.get("state", "on")
@@ -455,6 +474,7 @@ FAULTS: dict[str, Fault] = {
     "clock-offset": Fault(clock_offset, clear_clock_offset),
     "disk-full": Fault(disk_full, disks.restore),
     "driver-mismatch": Fault(driver_mismatch, driver_match, ends_with_boot=True),
+    "cable-moved": Fault(cable_moved, cables_back),
     "gpu-missing": Fault(gpu_missing, lambda: set_effect(gpu_missing=0)),
     "hca-down": Fault(hca_down, lambda: set_effect(hca_down=[])),
     "headers-missing": Fault(headers_missing, headers_back),

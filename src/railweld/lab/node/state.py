@@ -26,6 +26,7 @@ NO_FAULT: dict[str, Any] = {
     "gpu_missing": 0,
     "hca_down": [],
     "link_rate": {},
+    "cable_moved": {},
     "secure_boot": None,
 }
 
@@ -97,13 +98,14 @@ def nvswitches() -> int:
 
 
 def hcas() -> list[dict[str, Any]]:
-    """Adapters with the state of their port: `is_up`, and `rate_gbps` as negotiated."""
+    """Adapters with the state of their port: `is_up`, `rate_gbps` as negotiated, where it leads."""
     active = faults()
     return [
         {
             **hca,
             "is_up": hca["name"] not in active["hca_down"],
             "rate_gbps": active["link_rate"].get(hca["name"], hca["rate_gbps"]),
+            **active["cable_moved"].get(hca["name"], {}),
         }
         for hca in profile().get("hcas", [])
     ]

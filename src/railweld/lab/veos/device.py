@@ -233,6 +233,14 @@ class Device:
         line = self.interface(name).lines.get("service-profile")
         return self.running.blocks.get(f"qos profile {line.split()[1]}") if line else None
 
+    def heard(self, name: str) -> Neighbour:
+        """The neighbour at the other end of a cabled port."""
+        swapped = self.faults.held("cables-swapped")
+        ports = swapped.ports() if swapped else ()
+        if len(ports) == 2 and name in ports:
+            return self.neighbours[ports[1 - ports.index(name)]]
+        return self.neighbours[name]
+
     def link_up(self, name: str) -> bool:
         """A cabled port that is not shut down."""
         shut = self.interface(name).lines.get("shutdown") == "shutdown"

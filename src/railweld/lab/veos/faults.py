@@ -116,6 +116,7 @@ CATALOGUE: Final[dict[str, Known]] = {
     # privilege and odds
     "denied": Known(Kind.LINE, "the line is not authorised", "", 0),
     "line-down": Known(Kind.NOW, "port `ports` loses its link"),
+    "cables-swapped": Known(Kind.HELD, "the cables of the two `ports` are swapped"),
     "call": Known(Kind.LINE, "a Python function runs; `when` is before or after"),
 }
 
@@ -128,6 +129,7 @@ _NEEDS: Final[dict[str, frozenset[str]]] = {
     "slow-save": frozenset({"seconds"}),
     "prompt-chars": frozenset({"chars"}),
     "call": frozenset({"function"}),
+    "cables-swapped": frozenset({"ports"}),
 }
 
 

@@ -855,7 +855,7 @@ def _dcbx_text(at: Looking) -> Iterable[str]:
 
 def _lldp_rows(device: Device) -> list[tuple[str, Any]]:
     return [
-        (port, device.neighbours[port])
+        (port, device.heard(port))
         for port in sorted(device.neighbours, key=natural)
         if device.link_up(port)
         and "lldp receive" not in device.interface(port).lines

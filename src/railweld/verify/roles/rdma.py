@@ -577,8 +577,8 @@ def _check_roce(ctx: Context, target: str) -> Iterator[Check]:
             target=port,
             ok=list(seen.get("pfc") or []) == pfc,
             ran=show if doca else f"dcb pfc show dev {netdev} prio-pfc",
-            found=f"PFC on for {lossless or 'no priority'}",
-            expected=f"PFC on for exactly [{wanted['priority']}]",
+            found=", ".join(f"priority {number}" for number in lossless) or "no priority",
+            expected=f"priority {wanted['priority']} and no other",
             fix=fix,
             ref=_REF,
         )

@@ -1,0 +1,81 @@
+"""`railweld verify`: what is there against what is described, stage by stage."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from railweld.errors import UsageError
+from railweld.options import AsJson, ExtraVars, Inventory, Vault
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("verify")(verify)
+
+
+def verify(
+    *,
+    inventory: Inventory = None,
+    extra_vars: ExtraVars = None,
+    vault_password_file: Vault = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option("--stage", help="Stages to look at, or all. Repeatable.", show_default="all"),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("-l", "--limit", help="Hosts or switches by name, pattern or group."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Switches at the same time.")] = 32,
+    as_json: AsJson = False,
+) -> int:
+    """Look at switches and nodes and judge them against the description; changes nothing.
+
+    Exit code 1 when something is wrong, 3 when something could not be looked at.
+    """
+    from railweld.site import SiteError, build_site  # noqa: PLC0415 - loads Ansible
+    from railweld.site.inventory import (  # noqa: PLC0415
+        default_sources,
+        load_inventory,
+        parse_extra_vars,
+    )
+    from railweld.verify import stages  # noqa: PLC0415
+    from railweld.verify.nodes import Access  # noqa: PLC0415
+    from railweld.verify.output import exit_code, print_checks, print_table  # noqa: PLC0415
+
+    wanted = _stages(stage or ["all"], list(stages.STAGES))
+    sources = inventory or default_sources()
+    vault = str(vault_password_file) if vault_password_file else None
+    raw = load_inventory(sources, parse_extra_vars(extra_vars or ()), vault)
+    site, problems = build_site(raw)
+    if site is None:
+        raise SiteError(problems)
+    request = stages.Request(
+        Access(tuple(sources), tuple(extra_vars or ()), vault), raw, site,
+        limit=tuple(limit or ()), jobs=jobs,
+    )  # fmt: skip
+    found = {name: stages.verify(request, name) for name in wanted}
+    checks = [check for each in found.values() for check in each.checks]
+    tables = [table for each in found.values() for table in each.tables]
+    if as_json:
+        data = {
+            "checks": [check.to_dict() for check in checks],
+            "tables": {table.title: [dict(row) for row in table.rows] for table in tables},
+        }
+        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    else:
+        for table in tables:
+            print_table(table)
+        print_checks(checks)
+    return exit_code(checks)
+
+
+def _stages(asked: list[str], known: list[str]) -> list[str]:
+    names = [name for text in asked for name in text.split(",")]
+    unknown = sorted({*names} - {*known, "all"})
+    if unknown:
+        raise UsageError(f"--stage: found {', '.join(unknown)}, expected {', '.join(known)} or all")
+    return known if "all" in names else [name for name in known if name in names]

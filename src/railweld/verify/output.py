@@ -1,0 +1,58 @@
+"""Check records and tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import typer
+
+from railweld.errors import ExitCode
+from railweld.record import Check, Status, worst
+
+if TYPE_CHECKING:
+    from railweld.verify.stages import Table
+
+#: Up to so many rows a table lists all, beyond it only those that need a look.
+_ROWS = 40
+_WIDTH = 160  #: columns where the output is no terminal
+
+
+def print_checks(checks: Iterable[Check]) -> None:
+    """What needs a look, one sentence each, and how many records there are of each status."""
+    listed = list(checks)
+    for check in listed:
+        if check.status is Status.SKIPPED:
+            typer.echo(f"skipped {check.target}: {check.found}: {check.ref}")
+        elif check.status is not Status.PASS:
+            color = "yellow" if check.status is Status.WARN else "red"
+            typer.secho(f"{check.status} {check.sentence()}", fg=color)
+    counts = {status: sum(check.status is status for check in listed) for status in Status}
+    typer.echo(", ".join(f"{count} {status}" for status, count in counts.items() if count))
+
+
+def print_table(table: Table) -> None:
+    """A table; of a large one only the rows with a fault."""
+    from rich import box  # noqa: PLC0415 - only where a table is printed
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table as Drawn  # noqa: PLC0415
+
+    chosen = [
+        (row, bad)
+        for row, bad in zip(table.rows, table.bad, strict=True)
+        if bad or len(table.rows) <= _ROWS
+    ]
+    drawn = Drawn(*table.columns, title=table.title, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row, bad in chosen:
+        drawn.add_row(*(row[name] for name in table.columns), style="red" if bad else "")
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDTH)).print(drawn)
+    if len(chosen) < len(table.rows):
+        typer.echo(f"{len(table.rows) - len(chosen)} more rows without a fault")
+
+
+def exit_code(checks: Iterable[Check]) -> ExitCode:
+    """The exit code that the worst record asks for."""
+    return {Status.FAIL: ExitCode.FAILED, Status.UNKNOWN: ExitCode.UNKNOWN}.get(
+        worst(checks), ExitCode.OK
+    )

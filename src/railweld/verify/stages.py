@@ -1,0 +1,81 @@
+"""The stages that `railweld verify` knows, and what each of them is given and gives back.
+
+A stage is a module with `verify_site(request) -> Verified`. To add one, put its name and module
+into `STAGES`; it is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any, Final
+
+from railweld.record import Check
+from railweld.site import RawInventory, Site
+from railweld.verify.nodes import Access, Seen, observe
+
+#: Stage → module with its `verify_site`, in the order in which they build on each other.
+STAGES: Final = {
+    "fabric": "railweld.fabric.links",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that one look compares. A cell with a fault starts with `!`."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, str]]
+    bad: Sequence[bool]  #: which rows have a fault
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What one stage found."""
+
+    checks: Sequence[Check]
+    tables: Sequence[Table] = ()
+
+
+@dataclass
+class Request:
+    """The site, and how a stage looks at it.
+
+    Attributes:
+        access: the command line's inventories and variables.
+        raw: the inventory as read.
+        site: the description.
+        limit: names, patterns or groups of hosts and switches; empty for all.
+        jobs: how many switches or nodes at the same time.
+    """
+
+    access: Access
+    raw: RawInventory
+    site: Site
+    limit: tuple[str, ...] = ()
+    jobs: int = 32
+    _nodes: dict[str, Seen] = field(default_factory=dict)
+
+    def selects(self, name: str) -> bool:
+        """Whether `--limit` names this host or switch."""
+        wanted = [part for text in self.limit for part in text.split(",") if part]
+        return not wanted or any(
+            fnmatch(name, pattern) or name in self.site.groups.get(pattern, ())
+            for pattern in wanted
+        )
+
+    def nodes(self, names: Iterable[str]) -> dict[str, Seen]:
+        """Observe these nodes; those that an earlier stage of this run observed are not asked."""
+        wanted = set(names)
+        self._nodes.update(observe(self.access, wanted - self._nodes.keys()))
+        return {name: self._nodes[name] for name in sorted(wanted)}
+
+
+def verify(request: Request, stage: str) -> Verified:
+    """Look at one stage."""
+    module: Any = importlib.import_module(STAGES[stage])
+    verified: Verified = module.verify_site(request)
+    return verified
