@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -54,13 +53,10 @@ class ActionModule(ActionBase):
     """Fills the module's arguments from the model, runs it, returns facts."""
 
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "cluster", "keep"})
+    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "cluster"})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once.
-
-        `keep` names a folder of the controller in which what was read is written as well.
-        """
+        """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         name = variables["inventory_hostname"]
@@ -113,8 +109,6 @@ class ActionModule(ActionBase):
         node["run"] = run_id()
         node["time"]["skew_to_controller_s"] = skew(node["now"], started, time.time())
         node["is_controller"] = self._is_controller(node)
-        if self._task.args.get("keep"):
-            Path(self._task.args["keep"], f"{name}.json").write_text(json.dumps(node))
         result.update(changed=False)
         result["ansible_facts"] = {"railweld_node": node, "railweld_host": host}
         return result

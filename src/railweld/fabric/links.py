@@ -22,8 +22,7 @@ from railweld.record import Check, Status, judge
 from railweld.site import Site
 from railweld.verify import registry
 from railweld.verify.context import Context
-from railweld.verify.nodes import Seen
-from railweld.verify.stages import Request, Table, Verified
+from railweld.verify.stages import Request, Seen, Table, Verified
 
 #: Roles whose checks are about the ports of the rails.
 _HOST_ROLES: Final = ("rdma", "lldp")
@@ -177,7 +176,7 @@ def _not_read(target: str, reason: str) -> Check:
         layer="host",
         target=target,
         status=Status.UNKNOWN,
-        ran="ansible-playbook playbooks/observe.yml",
+        ran=f"ansible {target.partition('/')[0]} -m ping",
         found=f"not read: {reason}",
         expected="an observation of the node",
         fix="see the reason; ansible-playbook playbooks/verify-base.yml shows more",

@@ -43,7 +43,6 @@ def verify(
         parse_extra_vars,
     )
     from railweld.verify import stages  # noqa: PLC0415
-    from railweld.verify.nodes import Access  # noqa: PLC0415
     from railweld.verify.output import exit_code, print_checks, print_table  # noqa: PLC0415
 
     wanted = _stages(stage or ["all"], list(stages.STAGES))
@@ -54,7 +53,7 @@ def verify(
     if site is None:
         raise SiteError(problems)
     request = stages.Request(
-        Access(tuple(sources), tuple(extra_vars or ()), vault), raw, site,
+        stages.Access(tuple(sources), tuple(extra_vars or ()), vault), raw, site,
         limit=tuple(limit or ()), jobs=jobs,
     )  # fmt: skip
     found = {name: stages.verify(request, name) for name in wanted}

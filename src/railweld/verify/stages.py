@@ -12,14 +12,40 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any, Final
 
+from railweld.nodes import ask
 from railweld.record import Check
 from railweld.site import RawInventory, Site
-from railweld.verify.nodes import Access, Seen, observe
+
+#: Seconds that observing all nodes may take.
+_OBSERVE_S: Final = 600
+_OBSERVE: Final = "Observe the node"
+#: What the role `observe` does: the site description once, the probe on each node.
+_TASKS: Final = (
+    {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
+    {"name": _OBSERVE, "railweld_probe": {}},
+)
 
 #: Stage → module with its `verify_site`, in the order in which they build on each other.
 STAGES: Final = {
     "fabric": "railweld.fabric.links",
 }
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One node: what the probe read (`railweld_node`), or why there is nothing."""
+
+    node: Mapping[str, Any] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the operator gave on the command line to reach the nodes, handed on as it is."""
+
+    inventory: tuple[str, ...]
+    extra_vars: tuple[str, ...] = ()
+    vault_password_file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +95,27 @@ class Request:
 
     def nodes(self, names: Iterable[str]) -> dict[str, Seen]:
         """Observe these nodes; those that an earlier stage of this run observed are not asked."""
-        wanted = set(names)
-        self._nodes.update(observe(self.access, wanted - self._nodes.keys()))
-        return {name: self._nodes[name] for name in sorted(wanted)}
+        wanted = sorted(set(names))
+        self._nodes.update(self._observe([name for name in wanted if name not in self._nodes]))
+        return {name: self._nodes[name] for name in wanted}
+
+    def _observe(self, names: Sequence[str]) -> dict[str, Seen]:
+        answers = ask(
+            self.access.inventory, names, _TASKS, timeout_s=_OBSERVE_S,
+            extra_vars=self.access.extra_vars,
+            vault_password_file=self.access.vault_password_file,
+        )  # fmt: skip
+        found: dict[str, Seen] = {}
+        for name in names:
+            given = answers.get(name, {})
+            answer = given.get(_OBSERVE) or next(iter(given.values()), None)
+            if answer is None:
+                found[name] = Seen(reason=f"no answer within {_OBSERVE_S} s")
+            elif answer.status == "ok":
+                found[name] = Seen(node=answer.result["ansible_facts"]["railweld_node"])
+            else:
+                found[name] = Seen(reason=f"{answer.status}: {answer.reason}")
+        return found
 
 
 def verify(request: Request, stage: str) -> Verified:

@@ -13,7 +13,7 @@ from railweld.fabric.model import LosslessClass, Tuning
 from railweld.fabric.stage import Stage
 from railweld.record import Check, Status, judge
 from railweld.site import Site, load_site
-from railweld.verify.nodes import Seen
+from railweld.verify.stages import Seen
 
 from .fabrics import one
 

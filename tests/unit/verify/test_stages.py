@@ -1,0 +1,84 @@
+"""`railweld verify`: which stages and machines are looked at, and what a table shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from railweld.errors import ExitCode, UsageError
+from railweld.record import Check, Status
+from railweld.site import Site, load_inventory, load_site
+from railweld.verify.cli import _stages
+from railweld.verify.output import exit_code, print_table
+from railweld.verify.stages import STAGES, Access, Request, Table
+
+LAB = "inventories/lab"
+
+
+@pytest.fixture(scope="module")
+def site() -> Site:
+    return load_site([LAB])
+
+
+def request_for(site: Site, *limit: str) -> Request:
+    return Request(Access((LAB,)), load_inventory([LAB]), site, limit=limit)
+
+
+def test_stages_are_looked_at_in_their_own_order_and_all_means_all() -> None:
+    assert _stages(["all"], ["one", "two"]) == ["one", "two"]
+    assert _stages(["two,one"], ["one", "two"]) == ["one", "two"]
+    assert _stages(["two"], ["one", "two"]) == ["two"]
+
+
+def test_an_unknown_stage_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="found fabrik, expected") as caught:
+        _stages(["fabrik"], list(STAGES))
+    assert "fabric" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "names"),
+    [
+        ((), {"head1", "gpu1", "gpu2", "gpu3", "leaf1", "leaf2", "spine1"}),
+        (("gpu1",), {"gpu1"}),
+        (("gpu[12],leaf1",), {"gpu1", "gpu2", "leaf1"}),
+        (("spines", "gpu_nodes"), {"spine1", "gpu1", "gpu2", "gpu3"}),
+    ],
+)
+def test_limit_takes_names_patterns_and_groups(
+    site: Site, limit: tuple[str, ...], names: set[str]
+) -> None:
+    request = request_for(site, *limit)
+    assert {name for name in (*site.hosts, *site.switches) if request.selects(name)} == names
+
+
+def test_nobody_is_asked_where_no_node_is_wanted(site: Site) -> None:
+    assert request_for(site).nodes([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        ([Status.PASS, Status.WARN], ExitCode.OK),
+        ([Status.PASS, Status.UNKNOWN], ExitCode.UNKNOWN),
+        ([Status.UNKNOWN, Status.FAIL], ExitCode.FAILED),
+        ([Status.SKIPPED], ExitCode.OK),
+        ([], ExitCode.OK),
+    ],
+)
+def test_the_worst_record_decides_the_exit_code(statuses: list[Status], code: ExitCode) -> None:
+    checks = [
+        Check(id="x.y", layer="host", target="gpu1", status=status, ran="", found="", expected="")
+        for status in statuses
+    ]
+    assert exit_code(checks) == code
+
+
+def test_a_large_table_shows_what_needs_a_look_and_counts_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"link": f"port {number}"} for number in range(50)]
+    print_table(Table("links", ("link",), rows, [number == 7 for number in range(50)]))
+    shown = capsys.readouterr().out
+    assert "port 7" in shown
+    assert "port 8" not in shown
+    assert "49 more rows without a fault" in shown
