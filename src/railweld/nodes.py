@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-import yaml
-
 from railweld.errors import CouldNotLookError, RailweldError
 
 #: Names the file of the answers to the callback `railweld_answers`.
@@ -112,11 +110,9 @@ def ask(
         answers = folder / "answers.jsonl"
         answers.touch(mode=0o600)
         playbook = folder / "ask.yml"
-        playbook.write_text(
-            yaml.safe_dump(
-                [{"hosts": list(hosts), "gather_facts": False, "tasks": [dict(t) for t in tasks]}]
-            )
-        )
+        # JSON is YAML; and it takes the tagged strings that names from an inventory are.
+        play = {"hosts": list(hosts), "gather_facts": False, "tasks": [dict(t) for t in tasks]}
+        playbook.write_text(json.dumps([play]))
         argv = [_ansible_playbook(), str(playbook)]
         for source in sources:
             argv += ["-i", source]

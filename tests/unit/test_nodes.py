@@ -8,6 +8,7 @@ import pytest
 
 from railweld.errors import CouldNotLookError
 from railweld.nodes import ask
+from railweld.site.inventory import load_inventory
 
 
 @pytest.fixture
@@ -66,6 +67,12 @@ def test_an_inventory_that_ansible_cannot_read_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.ini")
     with pytest.raises(CouldNotLookError, match="missing"):
         ask([missing], ["here"], [command("one", "true")], timeout_s=60)
+
+
+def test_names_as_the_inventory_gives_them_are_taken(inventory: str) -> None:
+    # Ansible tags strings with their origin; a name read from a file is no plain str.
+    (here, *_) = load_inventory([inventory]).hosts
+    assert ask([inventory], [here], [command("one", "true")], timeout_s=60)[here]["one"].rc == 0
 
 
 def test_asking_nobody_asks_nothing() -> None:
