@@ -13,12 +13,15 @@ from railweld.site.inventory import load_inventory
 
 @pytest.fixture
 def inventory(tmp_path: Path) -> str:
-    path = tmp_path / "hosts.ini"
+    path = tmp_path / "hosts.yml"
     # Port 1 of the loopback refuses; the other needs no network.
     path.write_text(
-        "here ansible_connection=local "
-        f"ansible_python_interpreter={sys.executable}\n"
-        "gone ansible_host=127.0.0.1 ansible_port=1\n"
+        f"""\
+all:
+  hosts:
+    here: {{ansible_connection: local, ansible_python_interpreter: {sys.executable}}}
+    gone: {{ansible_host: 127.0.0.1, ansible_port: 1}}
+"""
     )
     return str(path)
 
@@ -71,7 +74,7 @@ def test_an_inventory_that_ansible_cannot_read_is_named(tmp_path: Path) -> None:
 
 def test_names_as_the_inventory_gives_them_are_taken(inventory: str) -> None:
     # Ansible tags strings with their origin; a name read from a file is no plain str.
-    (here, *_) = load_inventory([inventory]).hosts
+    here = next(name for name in load_inventory([inventory]).hosts if name == "here")
     assert ask([inventory], [here], [command("one", "true")], timeout_s=60)[here]["one"].rc == 0
 
 
