@@ -77,9 +77,7 @@ def checks(run: Run, *, command: str) -> list[Check]:
 
 
 def _wrong(run: Run, found: Result, layer: str, command: str) -> Check:
-    unchecked = found.out_of_bounds is None and all(
-        row.out_of_place.wrong is None for row in found.rows
-    )
+    unchecked = not found.validated
     status = Status.FAIL if found.wrong else Status.WARN if unchecked else Status.PASS
     return Check(
         id="bench.wrong",

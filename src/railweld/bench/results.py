@@ -77,6 +77,7 @@ class Result:
         ranks: the GPUs in rank order.
         rows: sizes in the order that they ran.
         out_of_bounds: wrong values over the whole run; None if the run did not reach its end.
+        validated: whether results were compared at all; the footer says 0 wrong either way.
         average: the program's own mean over all sizes, GB/s. No measure: small sizes pull it down.
         errors: lines that say why a run broke off.
     """
@@ -87,6 +88,7 @@ class Result:
     ranks: tuple[Rank, ...]
     rows: tuple[Row, ...]
     out_of_bounds: int | None
+    validated: bool
     average: float | None
     errors: tuple[str, ...]
 
@@ -159,6 +161,8 @@ def parse(text: str) -> Result:
         ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
         rows=tuple(rows),
         out_of_bounds=out_of_bounds,
+        validated="#wrong" not in columns
+        or any(row.out_of_place.wrong is not None for row in rows),
         average=average,
         errors=tuple(dict.fromkeys(errors)),
     )

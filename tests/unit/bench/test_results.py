@@ -12,7 +12,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "nccl_tests"
 H200 = (FIXTURES / "h200x2-2.19.6.txt").read_text()
 #: No version line, no root column, the largest error in place of a count.
 OLD = (FIXTURES / "before-2.11.txt").read_text()
-#: With -I: four more columns behind each group.
+#: Real, with -I 1: four more columns behind each group.
 PER_ITERATION = (FIXTURES / "per-iteration.txt").read_text()
 #: Through mpirun --tag-output, with a log line between the rows.
 LOGGED = (FIXTURES / "tagged.txt").read_text()
@@ -21,6 +21,7 @@ LOGGED = (FIXTURES / "tagged.txt").read_text()
 def test_a_real_run_of_two_gpus_over_nvlink() -> None:
     result = parse(H200)
     assert result.complete
+    assert result.validated
     assert (result.program, result.tests_version, result.nccl) == (
         "all_reduce_perf",
         "2.19.6",
@@ -42,10 +43,17 @@ def test_old_releases_have_other_columns_and_count_no_errors() -> None:
     assert result.hosts == ("node-a",)
 
 
+def test_results_that_were_not_compared_are_not_taken_for_right() -> None:
+    result = parse((FIXTURES / "unchecked.txt").read_text())
+    assert result.complete
+    assert (result.validated, result.out_of_bounds) == (False, 0)
+    assert parse(OLD).validated
+
+
 def test_per_iteration_columns_do_not_shift_the_second_group() -> None:
     (row,) = parse(PER_ITERATION).rows
     assert row.in_place is not None
-    assert (row.out_of_place.busbw, row.in_place.busbw) == (296.33, 296.38)
+    assert (row.out_of_place.busbw, row.in_place.busbw) == (328.10, 328.78)
 
 
 def test_tags_logs_and_unchecked_rows_are_read_for_what_they_are() -> None:
