@@ -148,7 +148,7 @@ def parse(text: str) -> Result:
                 out_of_bounds = _integer(match[2])
             else:
                 average = _number(match[2])
-        elif line.startswith("#") and "size" in line.split() and "busbw" in line.split():
+        elif line.startswith("#") and set(line.split()) >= _HEADER:
             columns = line.lstrip("#").split()
         elif row := _row(line, columns):
             rows.append(row)
@@ -194,6 +194,8 @@ def _row(line: str, columns: Sequence[str]) -> Row | None:
 
 
 _TIMED: Final = frozenset({"time", "algbw", "busbw", *_WRONG})
+#: Names that the line above the rows has in every release.
+_HEADER: Final = frozenset({"size", "count", "time", "algbw", "busbw"})
 
 
 def _groups(columns: Sequence[str], words: Sequence[str]) -> Iterator[Timing]:
