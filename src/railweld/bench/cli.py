@@ -6,12 +6,12 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from railweld.errors import ExitCode, UsageError
+from railweld.options import AsJson, ExtraVars, Inventory, Vault
 
 if TYPE_CHECKING:
     from railweld.bench.judge import Run
@@ -30,17 +30,9 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     *,
-    inventory: Annotated[
-        list[str] | None,
-        typer.Option("-i", "--inventory", help="Inventory; default: ansible.cfg's. Repeatable."),
-    ] = None,
-    extra_vars: Annotated[
-        list[str] | None,
-        typer.Option("-e", "--extra-vars", help="key=value, YAML or @file, as in Ansible."),
-    ] = None,
-    vault_password_file: Annotated[
-        Path | None, typer.Option("--vault-password-file", help="As in Ansible.")
-    ] = None,
+    inventory: Inventory = None,
+    extra_vars: ExtraVars = None,
+    vault_password_file: Vault = None,
     nodes: Annotated[
         str | None, typer.Option("--nodes", help="Only these nodes, by name, comma-separated.")
     ] = None,
@@ -73,7 +65,7 @@ def bench(
     programs: Annotated[
         str | None, typer.Option("--programs", help="Folder of nccl-tests on the nodes.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Measure with nccl-tests inside nodes and between them; find the slow node or link.
 
