@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
     """Fills the module's arguments from the model, runs it, returns facts."""
 
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "cluster"})
+    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "cluster", "health"})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once."""
@@ -92,6 +92,8 @@ class ActionModule(ActionBase):
         if cluster or self._task.args.get("cluster"):
             # Once a play is about the cluster, every look at the node is.
             arguments["cluster"] = True
+        if self._task.args.get("health"):
+            arguments["health"] = True
         if "url_timeout" in self._task.args:
             arguments["url_timeout"] = self._task.args["url_timeout"]
 

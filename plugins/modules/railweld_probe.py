@@ -25,6 +25,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.railweld_cluster_probe import read_cluster
+from ansible.module_utils.railweld_gpu_health import read_health
 from ansible.module_utils.railweld_locks import any_lock_holder
 
 DOCUMENTATION = r"""
@@ -78,6 +79,10 @@ options:
     default: 10
   cluster:
     description: Whether to look at container runtime, kubelet and pod network too.
+    type: bool
+    default: false
+  health:
+    description: Whether to read the GPUs' health too. Takes a second or two more.
     type: bool
     default: false
 author:
@@ -1377,6 +1382,8 @@ def observe(node, arguments):
     }
     if arguments.get("cluster"):
         result["cluster"] = read_cluster(node, units)
+    if arguments.get("health"):
+        result["health"] = read_health(node.output) if pci["gpus"] else None
     if arguments.get("urls"):
         result["reach"] = read_reachable(arguments["urls"], arguments["url_timeout"])
     return result
@@ -1395,6 +1402,7 @@ def main():
             "urls": {"type": "list", "elements": "str", "default": []},
             "url_timeout": {"type": "int", "default": 10},
             "cluster": {"type": "bool", "default": False},
+            "health": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

@@ -31,7 +31,6 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
         "cuda-drivers",
         "cuda-drivers-[0-9]*",
         "libnvidia-*",
-        "libxnvctrl*",
         "linux-modules-nvidia-*",
         "linux-objects-nvidia-*",
         "nvidia-*",

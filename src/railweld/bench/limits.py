@@ -6,12 +6,12 @@ the slowest link on the way (its doc/PERFORMANCE.md): NVLink inside a node, the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from railweld.errors import RailweldError
+from railweld.gpus import nvlink
 from railweld.site.model import Host, Site
 
 #: Share of the rails' line rate that is enough between nodes. Requirement: 10 GB/s on 100G
@@ -20,22 +20,6 @@ NETWORK_GATE: Final = 0.8
 #: Share of NVLink's rate that is enough inside a node. Measured: 349 GB/s of 450 (0.78) between two
 #: H200 at 8 GiB; published eight-GPU runs give 0.77 (A100) and more.
 NVLINK_GATE: Final = 0.7
-
-#: GB/s in one direction per GPU over NVLink, by the word of the model: links x GB/s per link, from
-#: the vendor's data sheets. PCIe cards are not here: without NVLink there is no such figure.
-NVLINK: Final = {
-    "V100": 6 * 25.0,
-    "A100": 12 * 25.0,
-    "A800": 8 * 25.0,
-    "H100": 18 * 25.0,
-    "H200": 18 * 25.0,
-    "H800": 8 * 25.0,
-    "H20": 18 * 25.0,
-    "B200": 18 * 50.0,
-    "B300": 18 * 50.0,
-}
-#: Words of models that have the name of one above and no NVLink, or only bridges between pairs.
-_WITHOUT_NVLINK: Final = re.compile(r"PCIE|NVL\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -49,11 +33,10 @@ class Limit:
 
 def nvlink_limit(model: str) -> Limit:
     """Inside a node, between GPUs of a model."""
-    words = re.findall(r"[A-Za-z]+\d+", model.upper())
-    rate = next((NVLINK[word] for word in words if word in NVLINK), None)
-    if rate is None or _WITHOUT_NVLINK.search(model):
+    link = nvlink(model)
+    if link is None:
         return Limit(None, f"no NVLink figure for {model or 'an unnamed model'}", NVLINK_GATE)
-    return Limit(rate, f"NVLink of {model}", NVLINK_GATE)
+    return Limit(link.total, f"NVLink of {model}", NVLINK_GATE)
 
 
 def rail_limit(site: Site, hosts: Sequence[str]) -> Limit:

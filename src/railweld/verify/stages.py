@@ -22,11 +22,14 @@ _OBSERVE: Final = "Observe the node"
 #: What the role `observe` does: the site description once, the probe on each node.
 _TASKS: Final = (
     {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
-    {"name": _OBSERVE, "railweld_probe": {}},
+    {"name": _OBSERVE, "railweld_probe": {"health": True}},
 )
 
 #: Stage → module with its `verify_site`, in the order in which they build on each other.
 STAGES: Final = {
+    "base": "railweld.verify.base",
+    "gpu": "railweld.verify.gpu",
+    "links": "railweld.verify.links",
     "fabric": "railweld.fabric.links",
 }
 
