@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Final, Literal
 
 from hier_config import HConfig, HConfigChild
 from hier_config.platforms.arista_eos.driver import HConfigDriverAristaEOS
 
-from railweld.fabric.lines import QUEUE, Path, canonical, key, leaves, parse
+from railweld.fabric.lines import QUEUE, Path, canonical, key, settings
 from railweld.fabric.platforms import Platform
 from railweld.fabric.render import MMU_PROFILE, PROFILE, Line, Rendered, stage_of
 
@@ -87,6 +88,11 @@ class Observed:
     running: str
     maps: frozenset[str] | None = None
     previous: tuple[Path, ...] = ()
+
+    @cached_property
+    def settings(self) -> tuple[tuple[Path, tuple[Path, ...]], ...]:
+        """The running configuration's lines: as they stand, and in their one spelling."""
+        return settings(self.running)
 
 
 @dataclass(frozen=True)
@@ -270,9 +276,15 @@ class _Driver(HConfigDriverAristaEOS):
         return child
 
 
+@cache
+def _driver() -> _Driver:
+    """One for all trees: it only holds rules, and making them costs more than a comparison."""
+    return _Driver()
+
+
 def _tree(paths: Iterable[Path], shared: Iterable[Path] = ()) -> HConfig:
     """A tree of lines; `shared` sections stand in it even when they are empty."""
-    root = HConfig(_Driver())
+    root = HConfig(_driver())
     for path in (*paths, *shared):
         root.add_children_deep(path)
     return root
@@ -294,10 +306,10 @@ def _owned_running(observed: Observed, scope: Scope) -> tuple[dict[Path, str], d
     """Our lines with the switch's own spelling, and what stands in each section at all."""
     sections: dict[str, set[str]] = {}
     mine: dict[Path, str] = {}
-    for raw in leaves(parse(observed.running)):
+    for raw, paths in observed.settings:
         if QUEUE.match(raw[-1]):
             continue  # a queue without lines sets nothing, and stays behind when they go
-        for path in canonical(raw):
+        for path in paths:
             if len(path) > 1:
                 sections.setdefault(path[0], set()).add(path[1])
             if owned(path, scope):
@@ -332,7 +344,7 @@ def compare_paths(
     scope = scope_of(wanted, ports, observed.previous)
     running, sections = _owned_running(observed, scope)
     have, want = _without_defaults(running, wanted, sections, observed)
-    everything = [path for raw in leaves(parse(observed.running)) for path in canonical(raw)]
+    everything = [path for _, paths in observed.settings for path in paths]
     delta = _tree(have).config_to_get_to(_tree(want, _shared_sections(have, everything)))
     places = {(*path[:-1], key(path[-1])): spelled for path, spelled in running.items()}
     changes = [
@@ -352,7 +364,7 @@ def compare_paths(
         switch,
         platform,
         tuple(changes),
-        tuple(_conflicts(observed.running, wanted, scope)),
+        tuple(_conflicts(observed, wanted, scope)),
         wanted,
     )
 
@@ -426,7 +438,7 @@ def _disruption(path: Path, platform: Platform) -> str:
     return ""
 
 
-def _conflicts(running: str, wanted: Iterable[Path], scope: Scope) -> Iterator[str]:
+def _conflicts(observed: Observed, wanted: Iterable[Path], scope: Scope) -> Iterator[str]:
     """Foreign lines that undo the intent but are not ours to touch."""
     maps = {path[-1] for path in wanted if path[-1].startswith("qos map dscp")}
     lossless = {
@@ -434,8 +446,8 @@ def _conflicts(running: str, wanted: Iterable[Path], scope: Scope) -> Iterator[s
         for path in wanted
         if re.match(r"^priority-flow-control priority \d+ no-drop$", path[-1])
     }
-    for raw in leaves(parse(running)):
-        for path in canonical(raw):
+    for _, paths in observed.settings:
+        for path in paths:
             if owned(path, scope):
                 continue
             text = path[-1]
@@ -447,16 +459,15 @@ def _conflicts(running: str, wanted: Iterable[Path], scope: Scope) -> Iterator[s
                 yield f"{path[0]} / {path[1]} / {text}: overrides the profile on this port"
 
 
-def foreign(running: str, scope: Scope) -> tuple[Path, ...]:
+def foreign(observed: Observed, scope: Scope) -> tuple[Path, ...]:
     """Everything that is not ours, verbatim, to prove that a push left it alone.
 
     The bare header of an interface says nothing, and comes and goes with our lines.
     """
     found: list[Path] = []
-    for raw in leaves(parse(running)):
+    for raw, pieces in observed.settings:
         if len(raw) == 1 and raw[0].startswith("interface "):
             continue
-        pieces = canonical(raw)
         rest = [path for path in pieces if not owned(path, scope)]
         # A line that says several things is printed anew when one of them changes.
         found += [raw] if len(rest) == len(pieces) == 1 else rest

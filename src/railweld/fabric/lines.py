@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 Path = tuple[str, ...]  #: section headers down to a line, the line last
+
+#: Switches of a fabric say the same things: lines that were brought to one spelling are kept.
+_remembered = lru_cache(maxsize=1 << 15)
 
 QUEUE: Final = re.compile(r"^(?:uc-)?tx-queue (\d+)$")
 
@@ -44,6 +48,12 @@ def leaves(paths: Iterable[Path]) -> list[Path]:
     return [path for path in every if path not in headers]
 
 
+def settings(config: str) -> tuple[tuple[Path, tuple[Path, ...]], ...]:
+    """Each line that sets something: as it stands, and in its one spelling (see `canonical`)."""
+    return tuple((raw, canonical(raw)) for raw in leaves(parse(config)))
+
+
+@_remembered
 def canonical(path: Path) -> tuple[Path, ...]:
     """One spelling for a line; a line that says several things becomes several."""
     heads = tuple(_header(text) for text in path[:-1])
@@ -150,6 +160,7 @@ _KEYS: Final = tuple(
 )
 
 
+@_remembered
 def key(text: str) -> str:
     """What a line sets, without the value: two lines with one key cannot stand side by side."""
     bare = text.removeprefix("no ")

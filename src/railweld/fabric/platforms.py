@@ -20,7 +20,11 @@ def switch_configs_dir() -> Path:
     `$RAILWELD_SWITCH_CONFIGS`, then the checkout that this package runs from, then the copy
     inside an installed package.
     """
-    override = os.environ.get("RAILWELD_SWITCH_CONFIGS")
+    return _find(os.environ.get("RAILWELD_SWITCH_CONFIGS"))
+
+
+@cache
+def _find(override: str | None) -> Path:
     here = Path(__file__).resolve()
     candidates = [Path(override)] if override else []
     candidates += [here.parents[3] / "switch_configs", here.parents[1] / "switch_configs"]

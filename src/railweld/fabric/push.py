@@ -39,11 +39,11 @@ from railweld.fabric.journal import Journal, owned, record_owned
 from railweld.fabric.lines import Path
 from railweld.fabric.model import Fabric, Switch
 from railweld.fabric.order import Step, link_steps, rounds, switch_steps
-from railweld.fabric.render import render
+from railweld.fabric.render import Rendered, render
 from railweld.fabric.transport import (
     LONG,
-    Connect,
     Connection,
+    Connections,
     RefusedError,
     SwitchError,
     UnreachableError,
@@ -160,10 +160,24 @@ Progress = Callable[[str, str], None]
 
 
 def target_of(fabric: Fabric) -> Target:
-    """The description as the target of a push."""
+    """The description as the target of a push.
+
+    Each switch is read several times in a push, and mostly says the same: its rendering and its
+    last plan are kept with what they were made from.
+    """
+    rendered: dict[tuple[str, str], Rendered] = {}
+    last: dict[str, tuple[eos.Facts, Observed, Plan]] = {}
 
     def plan(switch: Switch, facts: eos.Facts, observed: Observed) -> Plan:
-        return compare(render(fabric, switch, release=facts.release), observed)
+        known = last.get(switch.name)
+        if known is not None and known[:2] == (facts, observed):
+            return known[2]
+        which = (switch.name, facts.release)
+        if which not in rendered:
+            rendered[which] = render(fabric, switch, release=facts.release)
+        made = compare(rendered[which], observed)
+        last[switch.name] = (facts, observed, made)
+        return made
 
     return plan
 
@@ -268,7 +282,7 @@ class Context:
     """What every member of every transaction shares."""
 
     fabric: Fabric
-    connect: Connect
+    connections: Connections
     target: Target
     settings: Settings
     journal: Journal
@@ -305,7 +319,7 @@ class Member:
         """Look, load a session, read its diff. False when there is nothing to change."""
         name, context = self.switch.name, self.context
         self._say("reading")
-        connection = self._connection = context.connect(name)
+        connection = self._connection = context.connections.take(name)
         self._guard_sessions(connection)
         seen = look(connection, self.switch, context.target, owned(context.fabric.site, name))
         self._look = seen
@@ -401,7 +415,7 @@ class Member:
         name = self.switch.name
         self._say("verifying")
         self._close()
-        connection = self._connection = self.context.connect(name)
+        connection = self._connection = self.context.connections.fresh(name)
         seen = look(
             connection, self.switch, self.context.target, owned(self.context.fabric.site, name)
         )
@@ -413,7 +427,7 @@ class Member:
                 + "; ".join(change.sentence() for change in left)
                 + " still to be done after the commit, expected nothing",
             )
-        self._compare_foreign(seen.observed.running)
+        self._compare_foreign(seen.observed)
         self.context.interrupt.check()
         self.context.clock.sleep(self.context.settings.observe_s)
         checks = (
@@ -478,6 +492,7 @@ class Member:
             self.context.journal.event(name, "not saved", error=str(error))
             return self._outcome(Result.NOT_SAVED, State.NEW, error.text)
         self.context.journal.event(name, "saved")
+        self._keep()
         return self._outcome(Result.PUSHED, State.NEW)
 
     # -- failure ---------------------------------------------------------------------------
@@ -527,7 +542,7 @@ class Member:
     def _try_settle(self) -> State | None:
         """One attempt; None when the switch has to be asked again."""
         self._close()
-        connection = self._connection = self.context.connect(self.switch.name)
+        connection = self._connection = self.context.connections.fresh(self.switch.name)
         now = eos.sessions(connection)
         if self.session in now.own():
             try:
@@ -574,7 +589,7 @@ class Member:
 
     def unchanged(self) -> Outcome:
         """Nothing to do on this switch."""
-        self._close()
+        self._keep()
         return self._outcome(Result.UNCHANGED, State.NEW)
 
     # -- details ---------------------------------------------------------------------------
@@ -688,14 +703,15 @@ class Member:
                 "end includes them"
             )
 
-    def _compare_foreign(self, running: str) -> None:
+    def _compare_foreign(self, now_observed: Observed) -> None:
         assert self._look is not None  # noqa: S101
         assert self.plan is not None  # noqa: S101
         rendered = self._look.plan
         ports = [port.name for port in self.switch.ports]
         scope = scope_of(rendered.wanted, ports, (*self._look.observed.previous,
                          *(change.path for change in self.plan.changes)))  # fmt: skip
-        then, now = set(foreign(self.before, scope)), set(foreign(running, scope))
+        then = set(foreign(self._look.observed, scope))
+        now = set(foreign(now_observed, scope))
         if then != now:
             lost = [" / ".join(path) for path in sorted(then - now)]
             gained = [" / ".join(path) for path in sorted(now - then)]
@@ -715,6 +731,12 @@ class Member:
 
     def _say(self, what: str) -> None:
         self.context.progress(self.switch.name, what)
+
+    def _keep(self) -> None:
+        """Leave the connection, which is in order, to the next step on this switch."""
+        if self._connection is not None:
+            self.context.connections.keep(self.switch.name, self._connection)
+            self._connection = None
 
     def _close(self) -> None:
         if self._connection is not None:

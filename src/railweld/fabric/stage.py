@@ -28,7 +28,7 @@ from railweld.fabric.push import (
     target_from_backup,
     target_of,
 )
-from railweld.fabric.transport import Connection, EosConnection, Login, SwitchError
+from railweld.fabric.transport import Connection, Connections, EosConnection, Login, SwitchError
 from railweld.fabric.verify import all_checks, infiniband_checks
 from railweld.record import Check, Status
 
@@ -122,12 +122,21 @@ class Stage:
         login = self.logins[name]
         if self._connect is not None:
             return self._connect(login)
-        journal = self._journal
-        transcript = None if journal is None else (lambda text: journal.said(name, text))
+
+        def transcript(text: str) -> None:
+            if self._journal is not None:
+                self._journal.said(name, text)
+
         return EosConnection(login, transcript=transcript)
 
-    def looks(self, *, target: Target | None = None, extra: Iterable[str] = ()) -> Looked:
-        """Read every switch and compare it with the target; nothing is changed."""
+    def looks(
+        self, *, target: Target | None = None, extra: Iterable[str] = (),
+        connections: Connections | None = None,
+    ) -> Looked:  # fmt: skip
+        """Read every switch and compare it with the target; nothing is changed.
+
+        With `connections` they are kept there for what comes next.
+        """
         self._refuse_infiniband()
         wanted = target or target_of(self.fabric)
         names = {switch.name for switch in self.switches} | set(extra)
@@ -136,9 +145,15 @@ class Stage:
         def one(switch: Switch) -> Look:
             connection = self.connect(switch.name)
             try:
-                return look(connection, switch, wanted, owned(self.fabric.site, switch.name))
-            finally:
+                seen = look(connection, switch, wanted, owned(self.fabric.site, switch.name))
+            except BaseException:
                 connection.close()
+                raise
+            if connections is None:
+                connection.close()
+            else:
+                connections.keep(switch.name, connection)
+            return seen
 
         done, failures = self._each(switches, one)
         return Looked(done, failures)
@@ -148,9 +163,20 @@ class Stage:
         stages: Sequence[int] = (1, 2), action: str = "push", live: bool = True,
     ) -> tuple[Looked, Report | None]:  # fmt: skip
         """Plan, ask, and change the switches. The report is None when nothing was to be done."""
+        connections = Connections(self.connect)
+        try:
+            return self._push(approve, connections, target or target_of(self.fabric), stages,
+                              action=action, live=live)  # fmt: skip
+        finally:
+            connections.close()
+
+    def _push(
+        self, approve: Callable[[Looked], bool], connections: Connections, target: Target,
+        stages: Sequence[int], *, action: str, live: bool,
+    ) -> tuple[Looked, Report | None]:  # fmt: skip
         targets = [switch.name for switch in self.switches]
         peers = self._peers_outside(targets)
-        seen = self.looks(target=target, extra=peers)
+        seen = self.looks(target=target, extra=peers, connections=connections)
         failures = dict(seen.failures)
         mine = Looked({n: s for n, s in seen.looks.items() if n in targets}, failures)
         if failures:
@@ -164,8 +190,8 @@ class Stage:
         self._journal = Journal(self.fabric.site, action=action)
         context = Context(
             self.fabric,
-            self.connect,
-            target or target_of(self.fabric),
+            connections,
+            target,
             self.settings,
             self._journal,
             clock=self._clock,

@@ -100,6 +100,11 @@ class Connection(Protocol):
         """The prompt after the last command."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """False once the connection is known to be gone."""
+        ...
+
     def close(self) -> None:
         """Leave; never fails."""
         ...
@@ -107,6 +112,34 @@ class Connection(Protocol):
 
 Connect = Callable[[str], Connection]
 """Opens a fresh connection to a switch by name."""
+
+
+class Connections:
+    """Fresh connections, and those that are kept for the next look at the same switch.
+
+    Only a connection that has just answered is kept. Verification never takes a kept one: that a
+    new login works after the commit is part of what it proves.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self.fresh = connect
+        self._kept: dict[str, Connection] = {}
+
+    def keep(self, switch: str, connection: Connection) -> None:
+        """Leave a connection open, in privileged mode, for `take`."""
+        self._kept[switch] = connection
+
+    def take(self, switch: str) -> Connection:
+        """The kept connection if it is still there, else a fresh one."""
+        kept = self._kept.pop(switch, None)
+        if kept is not None and kept.alive:
+            return kept
+        return self.fresh(switch)
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        while self._kept:
+            self._kept.popitem()[1].close()
 
 
 @dataclass(frozen=True)
@@ -148,6 +181,8 @@ class EosConnection:
             self.close()
             raise
         self._base = self._prompt.rstrip("#> ")
+        # EOS shows the whole host name, then the mode in brackets.
+        self._done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -293,9 +328,7 @@ class EosConnection:
     def run(self, command: str, *, patience: float = 1.0) -> str:
         """Send one line and return its answer without echo and prompt."""
         self._write(command)
-        # EOS shows the whole host name, then the mode in brackets.
-        done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
-        text = self._read(done, patience * self.login.command_timeout_s, command)
+        text = self._read(self._done, patience * self.login.command_timeout_s, command)
         asked = _QUESTION.search(text)
         if asked:
             self._note(command, text)
@@ -314,8 +347,7 @@ class EosConnection:
     def _answer_no(self) -> None:
         """Decline the question, so that the session can be left in order."""
         self._write("n")
-        done = re.compile(rf"(?:^|\n){re.escape(self._base)}(?:\([^\n()]*\))*[#>] ?\Z")
-        self._read(done, self.login.command_timeout_s, "n")
+        self._read(self._done, self.login.command_timeout_s, "n")
 
     def _write(self, text: str) -> None:
         try:
@@ -332,16 +364,17 @@ class EosConnection:
         text, deadline = "", time.monotonic() + timeout
         while True:
             try:
-                new = self._channel.read_channel()
+                # Not the driver's own read, which cleans every piece up with thirty patterns.
+                new = str(self._channel.channel.read_channel())
             except (OSError, EOFError, paramiko.SSHException, ReadException) as error:
                 raise self._lost(command) from error
             text += new
             # Only the end decides; a long answer is not searched again with every piece.
-            tail = text[-_TAIL:]
+            tail = self._clean(text[-_TAIL:])
             ended = bool(done.search(tail) or _QUESTION.search(tail))
             doubtful = command.startswith("show ") and text.count("\n") <= _ECHO_LINES
             if ended and not doubtful:
-                return text
+                return self._clean(text)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise UnreachableError(
@@ -351,9 +384,15 @@ class EosConnection:
                 )
             more = self._wait(_QUIET_S if ended else min(left, 1.0))
             if ended and not more:
-                return text
+                return self._clean(text)
             if not new and self._is_closed():
                 raise self._lost(command)
+
+    def _clean(self, text: str) -> str:
+        """The text as netmiko hands it on: one kind of line end, no terminal codes."""
+        if "\x1b" in text:
+            text = self._channel.strip_ansi_escape_codes(text)
+        return self._channel.normalize_linefeeds(text)
 
     def _wait(self, seconds: float) -> bool:
         """Sleep until there is something to read; False when nothing came."""
@@ -364,6 +403,16 @@ class EosConnection:
         waiting = select.poll()
         waiting.register(channel.fileno(), select.POLLIN)
         return bool(waiting.poll(seconds * 1000))
+
+    @property
+    def alive(self) -> bool:
+        """False once the connection is known to be gone."""
+        if self._is_closed():
+            return False
+        # Not the driver's own test, which types a null byte into the switch's command line.
+        client = self._channel.remote_conn_pre
+        transport = client.get_transport() if client is not None else None
+        return transport is not None and transport.is_active()
 
     def _is_closed(self) -> bool:
         channel = self._channel.remote_conn
@@ -397,10 +446,20 @@ def _split(text: str, command: str, base: str) -> tuple[str, str]:
     """Body and prompt; echoes (also repeated ones, with a prompt before them) are left out."""
     lines = [line.rstrip("\r") for line in text.replace("\r\n", "\n").split("\n")]
     prompt = lines.pop().strip()
-    echo = re.compile(rf"^(?:{re.escape(base)}\S*[#>] ?)?{re.escape(command.strip())}\s*$")
-    while lines and (not lines[0].strip() or echo.match(lines[0].strip())):
-        lines.pop(0)
-    return "\n".join(lines).strip("\n"), prompt
+    command, first = command.strip(), 0
+    while first < len(lines) and _is_echo(lines[first].strip(), command, base):
+        first += 1
+    return "\n".join(lines[first:]).strip("\n"), prompt
+
+
+def _is_echo(line: str, command: str, base: str) -> bool:
+    """True for the command as it was typed, behind a prompt or not, and for an empty line."""
+    if line in ("", command):
+        return True
+    before = line.removesuffix(command)
+    return (
+        line.endswith(command) and re.fullmatch(rf"{re.escape(base)}\S*[#>] ?", before) is not None
+    )
 
 
 def _last_lines(text: str) -> str:

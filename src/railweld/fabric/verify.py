@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from railweld.errors import RailweldError
 from railweld.fabric import eos, platforms
 from railweld.fabric.diff import Plan
-from railweld.fabric.lines import canonical, key, leaves, parse
+from railweld.fabric.lines import key, settings
 from railweld.fabric.model import Fabric, Port, Switch
 from railweld.fabric.transport import Connection
 from railweld.record import Check, Status, judge
@@ -174,13 +174,12 @@ def config_checks(switch: Switch, plan: Plan) -> Iterator[Check]:
 
 def mtu_checks(fabric: Fabric, switch: Switch, running: str) -> Iterator[Check]:
     """The MTU of each port, or of the port-channel that it is a member of."""
-    lines = {
-        (path[0], path[-1].removeprefix("mtu "))
-        for raw in leaves(parse(running))
-        for path in canonical(raw)
+    values = {
+        path[0]: path[-1].removeprefix("mtu ")
+        for _, paths in settings(running)
+        for path in paths
         if len(path) == 2 and path[-1].startswith("mtu ")
     }
-    values = dict(lines)
     for port in switch.ports:
         places = [f"interface {port.name}"]
         if port.channel is not None:

@@ -10,6 +10,8 @@ import pytest
 from railweld.errors import RailweldError
 from railweld.fabric.model import Tuning
 from railweld.fabric.push import Result, State
+from railweld.fabric.stage import Looked, Stage
+from railweld.fabric.transport import EosConnection, Login
 from railweld.lab.veos import Device, Neighbour
 
 from .conftest import Lab, one_leaf
@@ -29,6 +31,40 @@ def test_a_push_ends_in_the_new_state_confirmed_and_saved(lab: Lab) -> None:
         for port in lab.fabric.switch(name).ports:
             state = switch.device.pfc(port.name)
             assert (state.active, state.priorities, state.watchdog_active) == (True, (3,), True)
+
+
+def test_only_a_verification_logs_in_anew(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(one_leaf())
+    opened: list[str] = []
+
+    def connect(login: Login) -> EosConnection:
+        opened.append(login.switch)
+        return EosConnection(login)
+
+    stage = Stage(lab.fabric, lab.logins, settings=lab.settings, connect=connect)
+    _, report = stage.push(lambda seen: bool(seen.changed))
+    assert report is not None
+    assert report.ok
+    assert opened == ["leaf1"] * 3, "the first look, and one verification for each pass"
+
+
+def test_a_kept_connection_that_died_is_replaced(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(one_leaf())
+    opened: list[EosConnection] = []
+
+    def connect(login: Login) -> EosConnection:
+        opened.append(EosConnection(login))
+        return opened[-1]
+
+    def cut(seen: Looked) -> bool:
+        opened[0].close()
+        return bool(seen.changed)
+
+    stage = Stage(lab.fabric, lab.logins, settings=lab.settings, connect=connect)
+    _, report = stage.push(cut)
+    assert report is not None
+    assert report.ok
+    assert len(opened) == 4
 
 
 def test_a_second_plan_is_empty(lab: Lab) -> None:

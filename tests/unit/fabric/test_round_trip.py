@@ -120,7 +120,7 @@ def test_a_pushed_fabric_reads_back_without_difference(fabric: Fabric) -> None:
     after = running(device)
     assert [c.sentence() for c in compare(rendered, Observed(after)).changes] == []
     scope = scope_of(plan.wanted, rendered.ports, ())
-    assert foreign(after, scope) == foreign(before, scope)
+    assert foreign(Observed(after), scope) == foreign(Observed(before), scope)
 
 
 @given(fabrics(), tunings())

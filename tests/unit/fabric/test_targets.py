@@ -10,7 +10,7 @@ from railweld.fabric.render import render
 
 from .fabrics import STRATA, one
 
-FACTS = Facts(STRATA, "4.31.2F", 1.0)
+FACTS = Facts(STRATA, "4.31.2F")
 
 
 def config(tuning: Tuning) -> str:
