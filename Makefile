@@ -57,6 +57,10 @@ test-fabric: setup ## deep suite: the fabric stage against virtual switches
 test-cluster: setup ## deep suite: kubeadm on lab nodes, the stack on a real API server
 	@$(PYTEST) tests/integration/cluster tests/integration/stack
 
+.PHONY: test-browser
+test-browser: setup ## deep suite: the report in a headless Chromium (needs: apt-get install chromium)
+	@$(PYTEST) tests/browser
+
 .PHONY: bench
 bench: setup ## measurements, printed as the tables of docs/benchmarks.md
 	@python -m tests.bench

@@ -24,6 +24,7 @@ STAGES = (
     "railweld.fabric.cli",
     "railweld.stack.cli",
     "railweld.bench.cli",
+    "railweld.report.cli",
     "railweld.verify.cli",
     "railweld.images.cli",
     "railweld.lab.cli",

@@ -36,26 +36,13 @@ def verify(
 
     Exit code 1 when something is wrong, 3 when something could not be looked at.
     """
-    from railweld.site import SiteError, build_site  # noqa: PLC0415 - loads Ansible
-    from railweld.site.inventory import (  # noqa: PLC0415
-        default_sources,
-        load_inventory,
-        parse_extra_vars,
-    )
-    from railweld.verify import stages  # noqa: PLC0415
+    from railweld.verify import stages  # noqa: PLC0415 - loads Ansible
     from railweld.verify.output import exit_code, print_checks, print_table  # noqa: PLC0415
 
     wanted = _stages(stage or ["all"], list(stages.STAGES))
-    sources = inventory or default_sources()
-    vault = str(vault_password_file) if vault_password_file else None
-    raw = load_inventory(sources, parse_extra_vars(extra_vars or ()), vault)
-    site, problems = build_site(raw)
-    if site is None:
-        raise SiteError(problems)
-    request = stages.Request(
-        stages.Access(tuple(sources), tuple(extra_vars or ()), vault), raw, site,
-        limit=tuple(limit or ()), jobs=jobs,
-    )  # fmt: skip
+    request = stages.request_for(
+        inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs
+    )
     found = {name: stages.verify(request, name) for name in wanted}
     checks = [check for each in found.values() for check in each.checks]
     tables = [table for each in found.values() for table in each.tables]

@@ -10,11 +10,13 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any, Final
 
 from railweld.nodes import ask
 from railweld.record import Check
-from railweld.site import RawInventory, Site
+from railweld.site import RawInventory, Site, SiteError, build_site
+from railweld.site.inventory import default_sources, load_inventory, parse_extra_vars
 
 #: Seconds that observing all nodes may take.
 _OBSERVE_S: Final = 600
@@ -126,3 +128,26 @@ def verify(request: Request, stage: str) -> Verified:
     module: Any = importlib.import_module(STAGES[stage])
     verified: Verified = module.verify_site(request)
     return verified
+
+
+def request_for(
+    inventory: Sequence[str] | None,
+    extra_vars: Sequence[str] | None,
+    vault_password_file: Path | None,
+    *,
+    limit: Sequence[str] | None = None,
+    jobs: int = 32,
+) -> Request:
+    """Read and check the description that a command line names.
+
+    Raises:
+        SiteError: everything that is wrong with it.
+    """
+    sources = tuple(inventory or default_sources())
+    vault = str(vault_password_file) if vault_password_file else None
+    raw = load_inventory(sources, parse_extra_vars(extra_vars or ()), vault)
+    site, problems = build_site(raw)
+    if site is None:
+        raise SiteError(problems)
+    access = Access(sources, tuple(extra_vars or ()), vault)
+    return Request(access, raw, site, limit=tuple(limit or ()), jobs=jobs)

@@ -1,0 +1,133 @@
+"""What a report is made of: the description, what was found, and the last measurement."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from railweld.errors import UsageError
+from railweld.record import Check, Status, worst
+from railweld.site.model import Site
+from railweld.verify.stages import Table
+
+#: Statuses from worst to best, as findings are listed.
+ORDER: Final = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.SKIPPED, Status.PASS)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cable as described: two ends, each a machine and its port, and what was found on it."""
+
+    ends: tuple[str, str]
+    ports: tuple[str, str]
+    rail: int | None
+    state: Status
+
+
+@dataclass(frozen=True)
+class Data:
+    """A report's content.
+
+    Attributes:
+        site: the description.
+        checks: what `railweld verify` found.
+        tables: its tables, one per comparison.
+        bench: what `railweld bench --json` printed, or None.
+        made: when the machines were looked at.
+    """
+
+    site: Site
+    checks: Sequence[Check]
+    tables: Sequence[Table]
+    bench: Mapping[str, Any] | None
+    made: datetime
+
+    def state(self, machine: str) -> Status:
+        """The worst that was found on a machine or its ports; skipped where nothing was."""
+        return worst(check for check in self.checks if _machine(check.target) == machine)
+
+    @property
+    def links(self) -> list[Link]:
+        """Every described cable once."""
+        found = []
+        for switch in self.site.switches.values():
+            for port in switch.ports:
+                if port.kind == "uplink" and (port.peer, port.peer_port) < (switch.name, port.name):
+                    continue
+                ends = {_end(switch.name, port.name), _end(port.peer, port.peer_port)}
+                found.append(
+                    Link(
+                        (switch.name, port.peer),
+                        (port.name, port.peer_port),
+                        port.rail,
+                        worst(check for check in self.checks if check.target in ends),
+                    )
+                )
+        return found
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Described version of each component."""
+        components = self.site.versions.versions.components()
+        return {name: component.version for name, component in components.items()}
+
+    @property
+    def findings(self) -> list[Check]:
+        """Everything that is not a pass, worst first, then by machine."""
+        return sorted(
+            (check for check in self.checks if check.status is not Status.PASS),
+            key=lambda check: (ORDER.index(check.status), check.target, check.id),
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Records by status, in the order of findings."""
+        return {
+            str(status): sum(check.status is status for check in self.checks) for status in ORDER
+        }
+
+
+def _end(machine: str, port: str) -> str:
+    return f"{machine}/{port}"
+
+
+def _machine(target: str) -> str:
+    return re.split(r"[/:]", target, maxsplit=1)[0]
+
+
+def read_bench(path: Path, site: Site) -> dict[str, Any]:
+    """Read what `railweld bench --json` printed.
+
+    Raises:
+        UsageError: the file cannot be read, is something else, or is of another site.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path}: found {error}, expected the output of: railweld bench --json > {path.name}"
+        ) from error
+    if not isinstance(data, dict) or not isinstance(data.get("runs"), list):
+        raise UsageError(f"{path}: found no runs, expected the output of railweld bench --json")
+    if data.get("site") != site.name:
+        raise UsageError(f"{path}: found site {data.get('site')!r}, expected {site.name!r}")
+    return data
+
+
+def now() -> datetime:
+    """The present, to the second."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def pairs(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float | None]:
+    """Bus bandwidth in GB/s by pair of nodes; None where the run gave none."""
+    return {
+        (run["nodes"][0], run["nodes"][1]): run["busbw_gb_per_s"]
+        for run in runs
+        if len(run["nodes"]) == 2
+    }

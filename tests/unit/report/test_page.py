@@ -1,0 +1,124 @@
+"""The page, from a real description and records as the stages make them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from railweld.errors import UsageError
+from railweld.record import Check, Status
+from railweld.report.data import Data, read_bench
+from railweld.report.page import render, require_writable, write
+from railweld.site import Site, load_site
+from railweld.verify.stages import Table
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def site() -> Site:
+    return load_site([str(ROOT / "inventories" / "example-a100")])
+
+
+def record(target: str, status: Status = Status.FAIL, found: str = "mtu 1500") -> Check:
+    return Check(
+        id="rdma.mtu", layer="link", target=target, status=status, ran="ip link", found=found,
+        expected="9000", fix="set it",
+    )  # fmt: skip
+
+
+def data(site: Site, *checks: Check, runs: list[dict[str, object]] | None = None) -> Data:
+    table = Table("Links", ("host", "mtu"), ({"host": "gpu01", "mtu": "!1500"},), (True,))
+    bench = {"site": site.name, "runs": runs} if runs else None
+    return Data(site, checks, (table,), bench, datetime(2026, 1, 2, tzinfo=UTC))
+
+
+def run(nodes: list[str], busbw: float | None) -> dict[str, object]:
+    rows = [{"bytes": 8, "busbw_gb_per_s": 0.1}, {"bytes": 1 << 30, "busbw_gb_per_s": busbw}]
+    return {"nodes": nodes, "busbw_gb_per_s": busbw, "needed_gb_per_s": 40.0, "rows": rows}
+
+
+def test_every_described_cable_is_drawn_once_with_what_was_found_on_it(site: Site) -> None:
+    hca = site.hosts["gpu03"].hcas[1]
+    end = f"gpu03/{hca.netdev}"
+    links = data(site, record(end), record("gpu03/other", Status.PASS)).links
+    assert len(links) == sum(len(host.hcas) for host in site.hosts.values())
+    (bad,) = [link for link in links if link.state is Status.FAIL]
+    assert (bad.ends, bad.ports) == ((hca.switch, "gpu03"), (hca.port, hca.netdev))
+
+
+def test_a_machine_has_the_worst_state_of_its_ports(site: Site) -> None:
+    found = data(site, record("gpu01", Status.PASS), record("gpu01/ens1", Status.WARN))
+    assert found.state("gpu01") is Status.WARN
+    assert found.state("gpu02") is Status.SKIPPED
+
+
+def test_findings_are_worst_first_and_leave_passes_out(site: Site) -> None:
+    statuses = (Status.WARN, Status.PASS, Status.FAIL, Status.UNKNOWN)
+    found = data(site, *(record("gpu01", status) for status in statuses)).findings
+    assert [check.status for check in found] == [Status.FAIL, Status.UNKNOWN, Status.WARN]
+
+
+def test_the_page_loads_nothing_from_anywhere(site: Site) -> None:
+    text = render(data(site, record("gpu01"), runs=[run(["gpu01", "gpu02"], 42.0)]))
+    outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"(src|href)\s*=|@import|url\(", outside)
+    assert "default-src 'none'" in outside
+
+
+def test_what_machines_say_is_text_and_never_markup(site: Site) -> None:
+    evil = "<script>alert(1)</script>"
+    text = render(data(site, record(f"gpu01/{evil}", found=evil)))
+    assert evil not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_names_of_nodes_cannot_end_the_script_of_a_drawing(site: Site) -> None:
+    evil = "</script><b>x"
+    assert "</script><b>x" not in render(data(site, runs=[run([evil, "gpu02"], 42.0)]))
+
+
+def test_nothing_found_is_said(site: Site) -> None:
+    text = render(data(site, record("gpu01", Status.PASS)))
+    assert "everything that was looked at is as described" in text
+    assert "Bandwidth of pairs" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "railweld bench --json"),
+        ("[]", "found no runs"),
+        ('{"site": "other", "runs": []}', "found site 'other'"),
+    ],
+)
+def test_a_measurement_of_something_else_is_refused(
+    site: Site, tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read_bench(path, site)
+
+
+def test_a_measurement_of_this_site_is_read(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps({"site": site.name, "runs": [run(["gpu01"], 1.0)]}))
+    assert len(read_bench(path, site)["runs"]) == 1
+
+
+def test_a_place_that_cannot_be_written_is_refused_and_a_file_is_replaced_whole(
+    tmp_path: Path,
+) -> None:
+    for bad in (tmp_path, tmp_path / "missing" / "site.html"):
+        with pytest.raises(UsageError, match="expected a file in a writable folder"):
+            require_writable(bad)
+    target = tmp_path / "site.html"
+    require_writable(target)
+    write(target, "one")
+    write(target, "two")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("site.html", "two")]
