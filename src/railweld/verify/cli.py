@@ -40,9 +40,7 @@ def verify(
     from railweld.verify.output import exit_code, print_checks, print_table  # noqa: PLC0415
 
     wanted = _stages(stage or ["all"], list(stages.STAGES))
-    request = stages.request_for(
-        inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs
-    )
+    request = stages.request_for(inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs)
     found = {name: stages.verify(request, name) for name in wanted}
     checks = [check for each in found.values() for check in each.checks]
     tables = [table for each in found.values() for table in each.tables]
