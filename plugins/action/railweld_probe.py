@@ -19,10 +19,8 @@ _LISTS = ("package_patterns", "files", "contents", "units", "candidates", "urls"
 _OTHER_PACKAGES = (
     "chrony",
     "containerd*",
-    "datacenter-gpu-manager*",
     "dkms",
     "iproute2",
-    "libnvidia-container*",
     "lldpd",
     "mokutil",
     "ntp*",

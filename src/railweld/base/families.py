@@ -2,6 +2,8 @@
 
 A family is what has to be on hold once a component is installed. The pins of a version set name
 the packages that railweld asks for; apt adds dependencies, and those must not move alone either.
+Families stand here and not in the version sets: a node that moves from one set to another holds,
+and gives way to, the names of both.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Any, Final
 _RDMA_USERLAND: Final = (
     "ibverbs-*",
     "infiniband-diags",
+    "libibmad*",
+    "libibnetdisc*",
     "libibumad*",
     "libibverbs*",
     "librdmacm*",
@@ -43,6 +47,7 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
         "nvidia-fabric-manager*",
         "nvidia-fabricmanager*",
         "nvidia-imex*",
+        "nvlink5*",
         "nvlsm",
     ),
     "cuda": (
@@ -66,26 +71,30 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "doca": (
         *_RDMA_USERLAND,
         "doca-*",
+        "iser-dkms",
+        "isert-dkms",
+        "kernel-mft-dkms",
+        "knem*",
         "libopensm*",
-        "mlnx-*",
         "mft*",
+        "mlnx-*",
         "ofed-scripts",
+        "srp-dkms",
+        "xpmem*",
     ),
 }
 
-#: The same for the cluster stage. deploy-base.yml leaves these alone.
+#: The same for later stages. deploy-base.yml leaves these alone.
 CLUSTER_FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "containerd": ("containerd", "containerd.io", "runc"),
     "container_toolkit": ("libnvidia-container*", "nvidia-container-*"),
+    "dcgm": ("datacenter-gpu-manager*",),
     "kubernetes": ("cri-tools", "kubeadm", "kubectl", "kubelet", "kubernetes-cni"),
+    "slurm": ("libmunge*", "libslurm*", "munge", "slurm*"),
 }
 
 #: The driver's `nvidia-*` also matches the container toolkit, which the cluster stage pins.
-NOT_DRIVER: Final = (
-    "libnvidia-container*",
-    "nvidia-container-*",
-    "nvidia-docker*",
-)
+NOT_DRIVER: Final = (*CLUSTER_FAMILIES["container_toolkit"], "nvidia-docker*")
 
 
 def host_components(site: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[str, ...]:

@@ -96,7 +96,6 @@ class Component(Strict):
         source: key of the set's `sources`.
         confirmed: see `PackageSpec.confirmed`.
         why: what a reader must know about this choice.
-        family: globs of all package names that move together and are held together.
         packages: per vendor repository; a missing key means the same as `absent`.
     """
 
@@ -105,7 +104,6 @@ class Component(Strict):
     source: str = ""
     confirmed: bool = False
     why: str = ""
-    family: tuple[str, ...] = ()
     packages: dict[VendorRepository, PackageList] = Field(default_factory=dict)
 
     @property
