@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from debian.debian_support import version_compare
 
-from railweld.base.debversion import compare
 from railweld.record import Check
 from railweld.verify import registry
 from railweld.verify.context import Context
@@ -49,7 +49,7 @@ class VersionChange:
     @property
     def is_downgrade(self) -> bool:
         """True when the wanted version is older than the installed one."""
-        return compare(self.wanted, self.installed) < 0
+        return version_compare(self.wanted, self.installed) < 0
 
     def __str__(self) -> str:
         verb = "downgrade" if self.is_downgrade else "upgrade"

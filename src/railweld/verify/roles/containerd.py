@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from railweld.base.debversion import compare
+from debian.debian_support import version_compare
+
 from railweld.cluster.packages import in_place
 from railweld.record import Check
 from railweld.verify.context import Context
@@ -146,7 +147,7 @@ def _gpus(ctx: Context) -> Iterator[Check]:
             layer="cluster",
         )
     elif mode == "cdi":
-        able = compare(version, _CDI_FROM) >= 0
+        able = version_compare(version, _CDI_FROM) >= 0
         yield ctx.judge(
             "containerd.cdi",
             ok=able and bool(ctx.seen("cluster.containerd.cdi")),
