@@ -142,7 +142,7 @@ class CallbackModule(CallbackBase):
         self._end_step()
         self._say("no host left in this play", C.COLOR_ERROR)
 
-    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002 - Ansible's signature
         """Start a step; one that waits says so before it waits."""
         self._end_step()
         if self._title:
@@ -163,7 +163,7 @@ class CallbackModule(CallbackBase):
         """Handlers are steps too."""
         self.v2_playbook_on_task_start(task, is_conditional=False)
 
-    def v2_runner_on_start(self, host: Any, task: Any) -> None:  # noqa: ARG002
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:  # noqa: ARG002 - Ansible's signature
         """A host is being worked on."""
         if self._step is None:
             return

@@ -1242,7 +1242,7 @@ def read_reachable(urls, timeout):
             continue
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - scheme checked above
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 - as above
                 found[url] = {"ok": True, "status": response.status, "error": ""}
         except urllib.error.HTTPError as error:
             found[url] = {"ok": False, "status": error.code, "error": f"HTTP {error.code}"}

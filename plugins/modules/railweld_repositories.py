@@ -139,7 +139,7 @@ def fingerprints(data):
             if tag == 6 and body[:1] == b"\x04":
                 material = b"\x99" + len(body).to_bytes(2, "big") + body
                 # A v4 fingerprint is SHA-1 by definition; it names the key, it signs nothing.
-                found.append(hashlib.sha1(material).hexdigest().upper())  # noqa: S324
+                found.append(hashlib.sha1(material).hexdigest().upper())  # noqa: S324 - see above
     except IndexError:
         return found
     return found

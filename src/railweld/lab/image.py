@@ -128,7 +128,7 @@ def _build_base(folder: Path, report: Report) -> None:
     report("image: taking out what every node must have of its own")
     staging = root / "tmp/kernel"
     staging.mkdir()
-    packages = [f"/tmp/kernel/{path.name}" for path in kernel.build_installed(staging)]  # noqa: S108
+    packages = [f"/tmp/kernel/{path.name}" for path in kernel.build_installed(staging)]  # noqa: S108 - inside the image
     environment = {"DEBIAN_FRONTEND": "noninteractive"}
     run(["chroot", str(root), "dpkg", "--install", *packages], environment=environment)
     shutil.rmtree(staging)

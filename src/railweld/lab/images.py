@@ -147,7 +147,7 @@ def members_of_packages(
             names = [f"var/lib/dpkg/info/{package}{suffix}.list" for suffix in ("", ":amd64")]
             listing = next(entries[name] for name in names if name in entries)
             content = archive.extractfile(listing)
-            assert content is not None  # noqa: S101 - a regular file
+            assert content is not None
             for line in content.read().decode().splitlines():
                 path = line.strip("/.")
                 if path and not path.startswith(_LEFT_OUT):

@@ -61,11 +61,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             del self.headers["If-Modified-Since"]
         return super().send_head()
 
-    def list_directory(self, path: object) -> None:  # noqa: ARG002
+    def list_directory(self, path: object) -> None:  # noqa: ARG002 - http.server's signature
         """No listings: apt does not need them."""
         self.send_error(404, "Not Found")
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
         """Keep the journal free of one line per request."""
 
 

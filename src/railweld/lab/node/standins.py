@@ -35,7 +35,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         other = Path(f"/usr/bin/{name}.distrib")
         if other.is_file() and not _is_compiled(other):
             # A package brought a stand-in of its own.
-            os.execv(other, [name, *arguments])  # noqa: S606
+            os.execv(other, [name, *arguments])
         if not state.path("/var/lib/dpkg/info/ibverbs-utils.list").exists():
             complain(f"{name}: command not found")
             return 127

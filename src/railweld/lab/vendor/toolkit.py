@@ -48,7 +48,7 @@ def toolkit(
             version=exact.get(full, default),
             description=f"CUDA {name.removeprefix('cuda-')} {release}",
             fields=fields,
-            **more,  # type: ignore[arg-type]
+            **more,  # type: ignore[arg-type] # mypy cannot see which fields `more` has
         )
 
     upward = f"(>= {version})"

@@ -330,7 +330,7 @@ class Device:
                 self.sessions.pop(name)
 
     def _roll_back(self) -> None:
-        assert self._timer is not None  # noqa: S101
+        assert self._timer is not None
         self._running = self._timer.saved
         self.sessions.pop(self._timer.session, None)
         self._timer = None

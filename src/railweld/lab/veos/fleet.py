@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ from railweld.site import RawHost, RawInventory, Site, build_site, load_inventor
 from railweld.state import site_state_dir
 
 DEFAULT_VERSION: Final = "4.31.2F"
+#: Documented: the login where a description gives neither password nor key.
+LAB_PASSWORD: Final = "admin"  # noqa: S105 - of virtual switches, known to everybody
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class SwitchPlan:
     address: str = "127.0.0.1"
     port: int = 0
     neighbours: tuple[Neighbour, ...] = ()
-    users: Mapping[str, User] = field(default_factory=lambda: {"admin": User(password="admin")})  # noqa: S106
+    users: Mapping[str, User] = field(
+        default_factory=lambda: {"admin": User(password=LAB_PASSWORD)}
+    )
     enable_secret: str | None = field(default=None, repr=False)
     startup: str = ""
 
@@ -114,7 +118,7 @@ def _users(own: Mapping[str, Any]) -> dict[str, User]:
             public = asyncssh.read_private_key(path).export_public_key()
             keys.append(public.decode().strip())
     if password is None and not keys:
-        password = "admin"  # noqa: S105 - the lab's documented login when nothing else is given
+        password = LAB_PASSWORD
     return {name: User(password=None if password is None else str(password), keys=tuple(keys))}
 
 
@@ -134,8 +138,6 @@ class Fleet:
         self._faults_seen = -1
         for plan in plans:
             kept = self._path("startup", f"{plan.name}.cfg")
-            if kept is not None and kept.exists():
-                plan = replace(plan, startup=kept.read_text())  # noqa: PLW2901
             key = self._path("keys", plan.name)
             switch = VirtualSwitch(
                 model=plan.model,
@@ -144,7 +146,7 @@ class Fleet:
                 clock=clock,
                 users=plan.users,
                 host_key=read_key(key) if key is not None else None,
-                startup=plan.startup,
+                startup=kept.read_text() if kept is not None and kept.exists() else plan.startup,
                 neighbours=plan.neighbours,
                 address=plan.address,
                 port=plan.port,

@@ -254,7 +254,7 @@ class Terminal:
         return self._setting(text, tokens)
 
     def _setting(self, text: str, tokens: list[str]) -> Reply:
-        assert self.frames is not None  # noqa: S101
+        assert self.frames is not None
         config = self.device.running if self.session is None else self.session.config
         known = set(config.blocks)
         try:
@@ -283,7 +283,7 @@ class Terminal:
             self.session.held[self.number] = (slot, block)
 
     def _pop(self) -> None:
-        assert self.frames is not None  # noqa: S101
+        assert self.frames is not None
         if len(self.frames) == 1:
             self.leave()
             return
@@ -293,8 +293,8 @@ class Terminal:
 
     def _session_line(self, tokens: list[str]) -> Reply | None:
         """`commit`, `abort` and `rollback`; None for any other line."""
-        assert self.frames is not None  # noqa: S101
-        assert self.session is not None  # noqa: S101
+        assert self.frames is not None
+        assert self.session is not None
         word = tokens[0].lower()
         if len(word) < 3 or not any(w.startswith(word) for w in ("commit", "abort", "rollback")):
             return None
@@ -421,7 +421,7 @@ def _abort(at: Terminal, match: Match[Command]) -> Reply:
 
 
 def _clean(at: Terminal, _: Match[Command]) -> Reply:
-    assert at.session is not None  # noqa: S101
+    assert at.session is not None
     at.device.clean(at.session)
     at.frames = (TOP,)
     return Reply()

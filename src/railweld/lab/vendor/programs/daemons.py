@@ -117,7 +117,7 @@ def daemonise(machine: Machine, name: str, pid_file: str) -> None:
         if os.fork() == 0:
             Path(path).write_text(f"{os.getpid()}\n")
             # `sleep` under another name: a tenth of the memory that an interpreter would keep.
-            os.execv("/bin/sleep", [name, "infinity"])  # noqa: S606 - no shell is wanted
+            os.execv("/bin/sleep", [name, "infinity"])
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
