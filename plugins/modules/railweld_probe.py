@@ -133,6 +133,7 @@ UNITS = (
     "ntpsec.service",
     "openibd.service",
     "openntpd.service",
+    "slurmd.service",
     "systemd-networkd.service",
     "systemd-timesyncd.service",
     "unattended-upgrades.service",
