@@ -47,6 +47,7 @@ KNOWN_GROUPS: Final = (*NODE_GROUPS, *names.SWITCH_GROUPS)
 
 _DIGITS = re.compile(r"(\d+)$")
 _SHOWN = 80
+_LOGIN = re.compile(r"://[^/@\s]*@")
 
 
 class Description:
@@ -287,12 +288,13 @@ def _allowed_keys(key: str, path: tuple[str | int, ...]) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """A value as an operator would write it, shortened."""
+    """A value as an operator would write it, shortened, and without the login of an address."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     text = f"text {value!r}" if isinstance(value, str) else repr(value)
+    text = _LOGIN.sub("://(hidden)@", text)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

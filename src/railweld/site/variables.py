@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic.fields import FieldInfo
@@ -37,6 +38,15 @@ def _not_a_number(value: Any) -> Any:
         # ValueError, because pydantic reports nothing else.
         raise ValueError(  # noqa: TRY004
             f'text: put it in quotes ("{value}"), YAML reads it as a number'
+        )
+    return value
+
+
+def _without_login(value: str) -> str:
+    if urlsplit(value).username is not None:
+        raise ValueError(
+            "an address without a login, which everybody could read in sources files and reports: "
+            "let a proxy inside the site's network add it"
         )
     return value
 
@@ -89,7 +99,11 @@ Priority = Annotated[int, Field(ge=0, le=7), _NUMBER]
 Dscp = Annotated[int, Field(ge=0, le=63), _NUMBER]
 Rate = Annotated[int, Field(gt=0, le=1600), _NUMBER]
 AbsolutePath = Annotated[str, _pattern(r"^/\S*$", "an absolute path")]
-Url = Annotated[str, _pattern(r"^(https?|file)://\S+$", "an http://, https:// or file:// address")]
+Url = Annotated[
+    str,
+    _pattern(r"^(https?|file)://\S+$", "an http://, https:// or file:// address"),
+    AfterValidator(_without_login),
+]
 Fingerprint = Annotated[
     str,
     _pattern(r"^([0-9A-Fa-f ]{40,60})?$", "an OpenPGP fingerprint: 40 hexadecimal digits"),

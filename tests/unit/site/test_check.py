@@ -659,6 +659,22 @@ def test_fetched_key_without_fingerprint_is_refused(draft: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["url", "key_url"])
+def test_login_in_an_address_is_refused_and_not_shown(draft: Any, key: str) -> None:
+    mirror = {
+        "url": "http://mirror/cuda",
+        "key_url": "http://mirror/a",
+        "key_fingerprint": "0" * 40,
+    }
+    mirror[key] = "https://robot:hunter2@mirror/cuda"
+    draft.group_vars["all"]["railweld_mirrors"] = {"cuda": mirror}
+    problem = draft.only_error()
+    assert (problem.id, problem.key) == ("variable.type", f"railweld_mirrors.cuda.{key}")
+    assert "without a login" in problem.expected
+    assert "https://(hidden)@mirror/cuda" in problem.found
+    assert "hunter2" not in str(problem)
+
+
 @pytest.mark.parametrize(("lab", "severity"), [(True, "warning"), (False, "error")])
 def test_empty_fingerprint_is_forgiven_only_in_a_lab_that_is_down(
     draft: Any, lab: bool, severity: str
