@@ -383,15 +383,26 @@ def pfc_ports(connection: Connection) -> dict[str, PfcPort] | None:
         return None
     ports: dict[str, PfcPort] = {}
     for line in text.splitlines():
-        row = re.match(r"^(E\S+\d)\s+(Yes|No)\s+([\d,]*)\s*(Yes|No)\b\s*(.*)$", line.strip())
+        row = re.match(r"^(E\S+\d)\s+(Yes|No)\s+((?:\d[\d,\s-]*)?)(Yes|No)\b\s*(.*)$", line.strip())
         if row:
             ports[long_name(row[1])] = PfcPort(
                 row[2] == "Yes",
-                tuple(int(number) for number in row[3].split(",") if number),
+                _priorities(row[3]),
                 row[4] == "Yes",
                 row[5].strip(),
             )
     return ports
+
+
+def _priorities(text: str) -> tuple[int, ...]:
+    """Priorities, which have one digit each: `3 4`, `3,4`, `34` and `3-4` all say the same.
+
+    No public output has several, and an additional one must be seen, whatever stands between.
+    """
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d)(?:\s*-\s*(\d))?", text):
+        found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
 
 
 def enter_session(connection: Connection, switch: str, name: str) -> None:

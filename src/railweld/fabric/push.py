@@ -97,6 +97,7 @@ class State(StrEnum):
     OLD = "old"
     NEW = "new"
     FIRST_PASS = "first pass only"  # noqa: S105 - a pass over the fabric, not a password
+    PART = "part of the new"
     CHANGED_BY_OTHERS = "changed by others"
     UNKNOWN = "unknown"
 
@@ -137,6 +138,8 @@ class Outcome:
             State.NEW: "runs the new configuration",
             State.FIRST_PASS: "runs maps, queues, ECN and MTU of the new configuration; PFC and "
             "its watchdog are as before",
+            State.PART: "runs the new configuration in part: steps that had finished stay, the "
+            "rest is as before",
             State.CHANGED_BY_OTHERS: "runs neither: somebody else changed it as well",
             State.UNKNOWN: "could not be read",
         }[self.state]
@@ -290,6 +293,7 @@ class Context:
     interrupt: Interrupt = field(default_factory=Interrupt)
     progress: Progress = _silent
     live: bool = True  #: judge the operational state too; a rollback's target promises none
+    counted: bool = True  #: refuse to confirm when counters got worse
 
 
 class Member:
@@ -447,8 +451,11 @@ class Member:
         if bad:
             raise VerificationError(name, "; ".join(check.sentence() for check in bad))
         after = self._count(connection)
-        grown = eos.worse(
-            self._counters, after, pause_allowance=self.context.settings.pause_allowance
+        allowance = self.context.settings.pause_allowance
+        grown = (
+            eos.worse(self._counters, after, pause_allowance=allowance)
+            if self.context.counted
+            else ()
         )
         self.context.journal.event(name, "verified", counters_worse=list(grown))
         if grown:
@@ -792,20 +799,57 @@ def transact(context: Context, step: Step, *, stage: int) -> list[Outcome]:
             if member.switch.name not in outcomes:
                 why = str(error) if stopped else f"the other end of the link failed: {error}"
                 outcomes[member.switch.name] = member.abandon(why)
-        _warn_half_link(outcomes)
+        _never_half_a_link(context, members, outcomes, stage)
     return [outcomes[name] for name in step.switches]
 
 
-def _warn_half_link(outcomes: dict[str, Outcome]) -> None:
-    """An end that was confirmed before the other one failed stays; say that it is alone."""
+def _never_half_a_link(
+    context: Context, members: Sequence[Member], outcomes: dict[str, Outcome], stage: int
+) -> None:
+    """Take an end back that was confirmed before the other one failed.
+
+    PFC on one end only is worse than on none. Only when the other end is known to be old: of one
+    that does not answer nobody knows whether the confirmation had arrived.
+    """
     behind = [name for name, outcome in outcomes.items() if outcome.state is not State.NEW]
-    for name, outcome in outcomes.items():
-        if outcome.result is Result.PUSHED and behind:
-            warning = (
-                f"{', '.join(behind)} did not follow, so this link has PFC on one end only; run "
-                "the push again as soon as the reason is gone"
-            )
-            outcomes[name] = replace(outcome, warnings=(*outcome.warnings, warning))
+    known = all(outcomes[name].state is State.OLD for name in behind)
+    for member in members:
+        name = member.switch.name
+        if not behind or outcomes[name].result not in (Result.PUSHED, Result.NOT_SAVED):
+            continue
+        others = ", ".join(behind)
+        failure = "" if known else "its state is not known"
+        if known:
+            back = _take_back(context, member, stage)
+            if back.state is State.NEW:
+                outcomes[name] = replace(
+                    outcomes[name], result=Result.ROLLED_BACK, state=State.OLD,
+                    text=f"the other end of the link ({others}) failed after this one was "
+                    f"confirmed, so it was taken back{f'; {back.text}' if back.text else ''}",
+                )  # fmt: skip
+                continue
+            failure = f"taking this end back failed: {back.text}"
+        warning = (
+            f"{others} did not follow, so this link may have PFC on one end only ({failure}); "
+            "run the push again as soon as the reason is gone"
+        )
+        outcomes[name] = replace(outcomes[name], warnings=(*outcomes[name].warnings, warning))
+
+
+def _take_back(context: Context, member: Member, stage: int) -> Outcome:
+    """Give one switch what it had before the step, with all the safety of a push.
+
+    Neither an interrupt nor traffic nor counters hold this up: half a link is what harms them.
+    """
+    name = member.switch.name
+    context.journal.event(name, "taking back", stage=stage)
+    before = target_from_backup(context.fabric, {name: member.before})
+    settings = replace(context.settings, disruptive=True, observe_s=0.0)
+    again = replace(
+        context, target=before, settings=settings, interrupt=Interrupt(), live=False, counted=False
+    )
+    ports = None if member.ports is None else {name: member.ports}
+    return transact(again, Step((name,), ports), stage=stage)[0]
 
 
 @dataclass(frozen=True)
@@ -829,28 +873,25 @@ def push(context: Context, plans: Mapping[str, Plan], *, stages: Sequence[int] =
     tried stays old, and running the same push again continues there.
     """
     outcomes: dict[str, list[Outcome]] = {name: [] for name in plans}
+    waiting: list[tuple[int, Step]] = []  # not tried yet
+    for stage in stages:
+        waiting += [(stage, step) for step in _steps(context.fabric, plans, stage)]
     failed = False
     for stage in stages:
-        todo = [
-            context.fabric.switch(name)
-            for name, plan in plans.items()
-            if plan.part(stage=stage).changes
-        ]
-        if stage == 1:
-            steps = switch_steps(todo)
-        else:
-            steps = _needed(link_steps(context.fabric, [switch.name for switch in todo]), plans)
+        steps = [step for of, step in waiting if of == stage]
         for group in rounds(
             steps, context.fabric, batch=context.settings.batch, canary=stage == stages[0]
         ):
             if failed or context.interrupt.is_set():
                 break
+            waiting = [(of, step) for of, step in waiting if not any(step is one for one in group)]
             for several in _together(context, group, stage):
                 for outcome in several:
                     outcomes.setdefault(outcome.switch, []).append(outcome)
                     failed = failed or not outcome.ok
     final = tuple(
-        _final(context, name, plans.get(name), results) for name, results in outcomes.items()
+        _final(context, name, results, waits=_waits(name, plans.get(name), results, waiting))
+        for name, results in outcomes.items()
     )
     for outcome in final:
         context.journal.finish(
@@ -862,16 +903,37 @@ def push(context: Context, plans: Mapping[str, Plan], *, stages: Sequence[int] =
     return Report(context.journal.run, final, context.interrupt.is_set())
 
 
-def _needed(steps: Iterable[Step], plans: Mapping[str, Plan]) -> list[Step]:
-    """Steps in which at least one end has something to change."""
+def _steps(fabric: Fabric, plans: Mapping[str, Plan], stage: int) -> list[Step]:
+    """The steps of a pass in which at least one end has something to change."""
+    todo = [fabric.switch(name) for name, plan in plans.items() if plan.part(stage=stage).changes]
+    if stage == 1:
+        return switch_steps(todo)
     return [
         step
-        for step in steps
+        for step in link_steps(fabric, [switch.name for switch in todo])
         if any(
             name in plans and plans[name].part(stage=2, ports=step.ports_of(name)).changes
             for name in step.switches
         )
     ]
+
+
+def _waits(
+    name: str,
+    plan: Plan | None,
+    results: Sequence[Outcome],
+    waiting: Iterable[tuple[int, Step]],
+) -> bool:
+    """True when a step that has changes for this switch never got its turn."""
+    for stage, step in waiting:
+        if plan is None or name not in step.switches:
+            continue
+        changes = plan.part(stage=stage, ports=step.ports_of(name)).changes
+        # Switch-wide lines stand in every step of a pass and are done with the first.
+        begun = any(outcome.stage == stage for outcome in results)
+        if any(not begun or change.path[0].startswith("interface ") for change in changes):
+            return True
+    return False
 
 
 def _together(context: Context, group: Sequence[Step], stage: int) -> Iterable[list[Outcome]]:
@@ -881,35 +943,24 @@ def _together(context: Context, group: Sequence[Step], stage: int) -> Iterable[l
         return list(pool.map(lambda step: transact(context, step, stage=stage), group))
 
 
-def _final(context: Context, name: str, plan: Plan | None, results: Sequence[Outcome]) -> Outcome:
+def _final(context: Context, name: str, results: Sequence[Outcome], *, waits: bool) -> Outcome:
     """One outcome per switch from those of its steps: the first failure, else the last success."""
     warnings = tuple(dict.fromkeys(w for outcome in results for w in outcome.warnings))
-    changes = sum(outcome.changes for outcome in results if outcome.result is Result.PUSHED)
+    done = [o for o in results if o.result in (Result.PUSHED, Result.NOT_SAVED)]
+    changes = sum(outcome.changes for outcome in done)
+    reached = State.OLD
+    if done:
+        reached = State.FIRST_PASS if {o.stage for o in done} == {1} else State.PART
     bad = next((outcome for outcome in results if not outcome.ok), None)
     if bad is not None:
-        text = bad.text
-        if changes:
-            text += f" (an earlier step of this push stays: {changes} changes)"
-        return replace(bad, text=text, warnings=warnings)
-    if results:
-        pushed = any(outcome.result is Result.PUSHED for outcome in results)
-        result = Result.PUSHED if pushed else Result.UNCHANGED
-        if _left_out(plan, results):
-            return Outcome(
-                name, Result.SKIPPED, State.FIRST_PASS, _why_skipped(context), changes, warnings
-            )
-        return Outcome(name, result, State.NEW, "", changes, warnings)
-    if plan is not None and plan.changes:
-        return Outcome(name, Result.SKIPPED, State.OLD, _why_skipped(context))
-    return Outcome(name, Result.UNCHANGED, State.NEW)
-
-
-def _left_out(plan: Plan | None, results: Sequence[Outcome]) -> bool:
-    """True when a pass that has changes for this switch never got its turn."""
-    tried = {outcome.stage for outcome in results}
-    return plan is not None and any(
-        plan.part(stage=stage).changes and stage not in tried for stage in (1, 2)
-    )
+        state = bad.state
+        if state is State.OLD or (state is State.NEW and waits):
+            state = reached
+        return replace(bad, state=state, changes=changes, warnings=warnings)
+    if waits:
+        return Outcome(name, Result.SKIPPED, reached, _why_skipped(context), changes, warnings)
+    result = Result.PUSHED if done else Result.UNCHANGED
+    return Outcome(name, result, State.NEW, "", changes, warnings)
 
 
 def _why_skipped(context: Context) -> str:

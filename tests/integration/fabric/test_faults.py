@@ -7,6 +7,7 @@ the job.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 
 from railweld.errors import RailweldError
+from railweld.fabric.journal import fabric_dir
 from railweld.fabric.push import Outcome, Result, Settings, State
 from railweld.fabric.transport import Login
 from railweld.lab.veos import Device, VirtualSwitch
 
-from .conftest import Lab, one_leaf
+from .conftest import SITE, Lab, one_leaf
 
 pytestmark = pytest.mark.deep
 
@@ -47,6 +49,7 @@ class Case:
 
 
 REFUSED, BACK, OLD = Result.REFUSED, Result.ROLLED_BACK, State.OLD
+FIRST = State.FIRST_PASS
 IN_SESSION = {"mode": "session"}
 
 
@@ -61,7 +64,8 @@ CASES = (
     refused("incomplete", "% Incomplete command"),
     refused("ambiguous", "% Ambiguous command"),
     refused("unavailable", "this model or a line before it does not allow it"),
-    refused("no-pfc", "try again in a minute", match="^priority-flow-control pause", at=1),
+    Case("refuse", REFUSED, FIRST, "try again in a minute",
+         {"text": "no-pfc", "match": "^priority-flow-control pause", "mode": "session"}),
     refused("prefix-length", "% Prefix length must be less than 32"),
     refused("invalid-at-line", "% Invalid input at line 3"),
     refused("error", "% Error"),
@@ -75,7 +79,7 @@ CASES = (
     Case("refuse", BACK, OLD, "% Error", {"match": TIMER, "text": "error"}),
     Case("refuse", BACK, OLD, "Authorization denied", {"match": CONFIRM, "text": "denied"}),
     # (2)
-    Case("agent-initialising", REFUSED, OLD, "initializing", {"seconds": 30}),
+    Case("agent-initialising", REFUSED, FIRST, "initializing", {"seconds": 30}),
     # (3)
     Case("session-limit", REFUSED, OLD, "other-0", foreign=tuple(f"other-{n}" for n in range(5))),
     Case("foreign-pending", REFUSED, OLD, "other-session", foreign=("other-session",)),
@@ -107,22 +111,29 @@ CASES = (
     Case("running-change", REFUSED, OLD, "changed by somebody else",
          {"match": "^show configuration sessions", "at": 2, "lines": ["vlan 99"]}, finish=True),
     # (8)
-    Case("pfc-inactive", Result.ROLLED_BACK, OLD, "not active"),
-    Case("watchdog-inactive", Result.ROLLED_BACK, OLD, "not active"),
+    Case("pfc-inactive", BACK, FIRST, "not active"),
+    Case("watchdog-inactive", BACK, FIRST, "not active"),
     # (9)
     Case("drops-after-commit", BACK, OLD, "drops in the lossless queue rose", {"count": 5},
          finish=True),
     Case("pause-after-commit", BACK, OLD, "PFC pause frames rose", {"count": 5}),
     # (10)
-    Case("show-refused", BACK, OLD, "fabric.pfc", {"match": "^show priority-flow-control$"}),
-    Case("show-empty", BACK, OLD, "fabric.pfc", {"match": "^show priority-flow-control$"}),
+    Case("show-refused", BACK, FIRST, "fabric.pfc", {"match": "^show priority-flow-control$"}),
+    Case("show-empty", BACK, FIRST, "fabric.pfc", {"match": "^show priority-flow-control$"}),
     Case("show-refused", REFUSED, OLD, "show version", {"match": "^show version"}),
     Case("show-empty", REFUSED, OLD, "show version", {"match": "^show version"}),
     # (11)
-    Case("save-fails", Result.NOT_SAVED, State.NEW, "free flash space", {"text": "flash-full"}),
+    Case("save-fails", Result.NOT_SAVED, FIRST, "free flash space", {"text": "flash-full"}),
     # privilege
     Case("denied", REFUSED, OLD, "denied", {"match": "^configure session"}),
 )  # fmt: skip
+
+
+def state_of(switch: VirtualSwitch, before: list[str]) -> State:
+    """What a switch runs, seen from itself."""
+    if switch.running_lines == before:
+        return OLD
+    return State.NEW if switch.device.pfc("Ethernet1/1").enabled else FIRST
 
 
 def run(lab: Lab) -> Outcome:
@@ -144,9 +155,12 @@ def assert_settled(switch: VirtualSwitch, foreign: tuple[str, ...] = ()) -> None
 def test_fault_ends_in_old_or_new_and_says_which(make_lab: MakeLab, case: Case) -> None:
     lab = make_lab(one_leaf())
     switch = lab["leaf1"]
+    before = switch.running_lines
     switch.fault(case.fault, **case.values)
     outcome = run(lab)
     assert (outcome.result, outcome.state) == (case.result, case.state), outcome.sentence()
+    if case.fault != "running-change":
+        assert state_of(switch, before) is case.state
     assert case.words in outcome.sentence()
     assert_settled(switch, case.foreign)
     changed_by_others = case.fault == "running-change"
@@ -155,6 +169,41 @@ def test_fault_ends_in_old_or_new_and_says_which(make_lab: MakeLab, case: Case) 
         switch.clear_faults()
         assert run(lab).result is Result.PUSHED
         assert lab.stage().looks().changed == {}
+
+
+def kinds_of_lines(lab: Lab) -> list[str]:
+    """What a push types, as expressions: each kind of line once, without names of sessions."""
+    run_ = lab.push().run
+    said = (fabric_dir(SITE) / run_ / "leaf1.log").read_text()
+    typed = re.findall(r"^leaf1\S*# (.+)$", said, re.MULTILINE)
+    kinds = (re.sub(r"railweld\\-\w+", r"railweld-\\w+", re.escape(line)) for line in typed)
+    return list(dict.fromkeys(f"^{kind}$" for kind in kinds))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_that_drops_at_any_line_ends_in_old_or_new(
+    make_lab: MakeLab, when: str
+) -> None:
+    """The table has chosen faults; this cuts the connection at every kind of line of a push."""
+    kinds = kinds_of_lines(make_lab(one_leaf()))
+    assert len(kinds) > 40
+    wrong: list[str] = []
+    for kind in kinds:
+        lab = make_lab(one_leaf())
+        switch = lab["leaf1"]
+        before = switch.running_lines
+        switch.fault("disconnect", match=kind, when=when)
+        outcome = run(lab)
+        device = switch.device
+        state = state_of(switch, before)
+        if outcome.state is not state or device.timer is not None or device.pending_sessions:
+            wrong.append(f"{kind}: {state}, {outcome.sentence()}, {device.pending_sessions}")
+        switch.clear_faults()
+        if not lab.stage().looks().changed:
+            continue
+        if run(lab).result is not Result.PUSHED or lab.stage().looks().changed:
+            wrong.append(f"{kind}: the next push did not finish")
+    assert wrong == []
 
 
 def test_a_session_of_a_dead_run_is_cleared_and_named(make_lab: MakeLab) -> None:

@@ -109,6 +109,58 @@ def test_a_failed_end_takes_the_other_end_of_the_link_back(lab: Lab) -> None:
     assert lab.push().ok
 
 
+CONFIRM = r"^configure session railweld-\S+ commit$"
+LINK = (("leaf1", "Ethernet31/1"), ("spine1", "Ethernet1/1"))
+#: Sessions of each of them before that of the link: the first pass, and its other ports.
+BEFORE = 2
+
+
+def test_an_end_that_was_confirmed_first_is_taken_back_when_the_other_fails(lab: Lab) -> None:
+    lab["spine1"].fault("refuse", match=CONFIRM, text="denied", at=BEFORE + 1)
+    outcomes = {outcome.switch: outcome for outcome in lab.push().outcomes}
+    assert outcomes["spine1"].result is Result.ROLLED_BACK, outcomes["spine1"].sentence()
+    assert (outcomes["leaf1"].result, outcomes["leaf1"].state) == (Result.ROLLED_BACK, State.PART)
+    assert "(spine1) failed after this one was confirmed" in outcomes["leaf1"].text
+    for name, port in LINK:
+        assert lab[name].device.pfc(port).enabled is False, name
+        assert lab[name].device.timer_left is None
+        assert lab[name].device.saved, name
+    assert lab["leaf1"].device.pfc("Ethernet1/1").active, "the step before stays"
+    lab["spine1"].clear_faults()
+    assert lab.push().ok
+
+
+def test_an_end_that_cannot_be_taken_back_is_named(lab: Lab) -> None:
+    lab["spine1"].fault("refuse", match=CONFIRM, text="denied", at=BEFORE + 1)
+    lab["leaf1"].fault("refuse", match="^configure session railweld-\\S+$", text="denied",
+                       at=BEFORE + 2)  # fmt: skip
+    outcomes = {outcome.switch: outcome for outcome in lab.push().outcomes}
+    assert outcomes["leaf1"].state is State.NEW
+    told = " ".join(outcomes["leaf1"].warnings)
+    assert "PFC on one end only (taking this end back failed: refused `configure session" in told
+    assert lab["leaf1"].device.pfc("Ethernet31/1").enabled is True
+    lab["leaf1"].clear_faults()
+    lab["spine1"].clear_faults()
+    assert lab.push().ok
+
+
+def test_an_end_stays_when_the_other_does_not_answer_any_more(lab: Lab) -> None:
+    login = lab.logins["spine1"]
+    seen: list[str] = []
+
+    def cut(name: str, what: str) -> None:
+        seen.append(f"{name} {what}")
+        if what == "confirming" and name == "leaf1" and "spine1 verifying" in seen[-4:]:
+            lab.logins["spine1"] = replace(login, port=9, connect_timeout_s=0.2)
+            lab["spine1"].fault("disconnect", match=CONFIRM, when="before")
+
+    lab.hook = cut
+    outcomes = {outcome.switch: outcome for outcome in lab.push().outcomes}
+    assert outcomes["spine1"].state is State.UNKNOWN, seen
+    assert outcomes["leaf1"].state is State.NEW
+    assert any("its state is not known" in text for text in outcomes["leaf1"].warnings)
+
+
 def test_traffic_in_the_lossless_queue_asks_for_disruptive(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(one_leaf())
 
@@ -117,7 +169,7 @@ def test_traffic_in_the_lossless_queue_asks_for_disruptive(make_lab: Callable[..
 
     lab["leaf1"].fault("call", match="^show interfaces .*counters queue", times=0, function=busy)
     outcome = lab.push().outcomes[0]
-    assert (outcome.result, outcome.state) == (Result.REFUSED, State.OLD), outcome.sentence()
+    assert (outcome.result, outcome.state) == (Result.REFUSED, State.FIRST_PASS), outcome.sentence()
     assert "--disruptive" in outcome.text
     lab.settings = replace(lab.settings, disruptive=True)
     assert lab.push().ok

@@ -139,6 +139,11 @@ def test_pfc_is_read_by_port() -> None:
     assert found is not None
     assert found["Ethernet1/1"] == eos.PfcPort(True, (3,), True, "DCBX disabled")
     assert found["Ethernet2"].priorities == (3, 4)
+    for several in ("3 4", "34", "3-4", "3, 4", "3 - 4"):
+        row = PFC.replace("3,4        ", f"{several:<11}")
+        again = eos.pfc_ports(Switch({"show priority-flow-control": row}))
+        assert again is not None
+        assert again["Ethernet2"].priorities == (3, 4), several
     assert found["Ethernet3/1"] == eos.PfcPort(False, (), False, "DCBX disabled")
     assert eos.pfc_ports(Switch({})) is None
 
