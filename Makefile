@@ -41,6 +41,10 @@ unit: setup ## unit tests only
 test-roles: setup ## deep suite: every scenario of every role
 	@$(PYTEST) tests/roles $(if $(ROLE),-k "[$(ROLE)]")
 
+.PHONY: test-e2e
+test-e2e: setup ## deep suite: whole sites of other kinds than the gate's chain
+	@$(PYTEST) tests/e2e -m deep
+
 .PHONY: test-faults
 test-faults: setup ## deep suite: every fault of the base stage, end to end on lab nodes
 	@$(PYTEST) tests/integration/lab/test_faults.py tests/faults

@@ -198,6 +198,10 @@ class TestLab:
         """Run deploy-base.yml (or another playbook) on this lab."""
         return play(self.inventory, *arguments, **options)
 
+    def boots(self, name: str) -> int:
+        """How often a node has booted."""
+        return int(self.node(name, "cat", "/var/lib/railweld-lab/boots").strip())
+
     def holds(self, name: str) -> set[str]:
         """Packages held on a node."""
         return set(self.node(name, "apt-mark", "showhold").split())

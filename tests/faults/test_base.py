@@ -51,11 +51,6 @@ def failed(run: PlayRun, *words: str) -> None:
         assert word in run.output, f"{word!r} is not in:\n{run.output[-6000:]}"
 
 
-def boots(lab: TestLab, node: str) -> int:
-    """How often the node has booted, from its own record."""
-    return int(lab.node(node, "cat", "/var/lib/railweld-lab/boots").strip())
-
-
 def test_version_that_the_repository_lacks_is_refused_before_anything_is_installed(
     lab: TestLab, node: str
 ) -> None:
@@ -81,13 +76,13 @@ def test_seven_of_eight_gpus_are_named_before_anything_is_installed(
 def test_skipped_reboot_stops_at_the_next_guard_and_a_rerun_reboots_once(
     lab: TestLab, node: str
 ) -> None:
-    before = boots(lab, node)
+    before = lab.boots(node)
     run = lab.play("--limit", node, "-e", "railweld_reboot=skip")
     failed(run, f"driver {DRIVER}", "railweld_reboot")
-    assert boots(lab, node) == before
+    assert lab.boots(node) == before
     assert lab.holds(node) >= driver_packages(lab, node)
     lab.play("--limit", node).assert_ok()
-    assert boots(lab, node) == before + 1
+    assert lab.boots(node) == before + 1
     assert_provisioned(lab, node)
 
 
@@ -98,10 +93,10 @@ def test_driver_loaded_in_another_version_than_installed_is_rebooted_away(
     lab.fault("driver-mismatch", node)
     broken = lab.node(node, "nvidia-smi", check=False)
     assert "Driver/library version mismatch" in broken
-    before = boots(lab, node)
+    before = lab.boots(node)
     failed(lab.play("--limit", node, "-e", "railweld_reboot=skip"), "expected driver", "reboot")
     lab.play("--limit", node).assert_ok()
-    assert boots(lab, node) == before + 1
+    assert lab.boots(node) == before + 1
     assert_provisioned(lab, node)
 
 
@@ -181,9 +176,9 @@ def test_distribution_upgrade_moves_nothing_that_railweld_pinned(lab: TestLab, n
 def test_nouveau_is_blacklisted_and_gone_after_one_reboot(lab: TestLab, node: str) -> None:
     lab.fault("nouveau-loaded", node)
     assert "nouveau" in lab.node(node, "lsmod")
-    before = boots(lab, node)
+    before = lab.boots(node)
     lab.play("--limit", node).assert_ok()
-    assert boots(lab, node) == before + 1
+    assert lab.boots(node) == before + 1
     assert "nouveau" not in lab.node(node, "lsmod")
     assert_provisioned(lab, node)
 
