@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from railweld.base.order import ORDER as BASE_ORDER
 from tests.labs import REPOSITORY, command
@@ -84,6 +85,22 @@ def test_every_role_has_a_default_and_an_alternative_scenario() -> None:
     roles = {path.parent.name for path in REPOSITORY.glob("roles/*/tasks")} - set(ELSEWHERE)
     assert set(roles_with("default")) >= roles
     assert set(roles_with("alternative")) >= roles
+
+
+def test_every_role_is_planned_first_and_run_twice() -> None:
+    """Check mode comes before each first converge; a second converge has to change nothing.
+
+    Where a scenario's converge is an act and not a state, the role's other one runs twice.
+    """
+    shared = yaml.safe_load((REPOSITORY / ".config/molecule/config.yml").read_text())
+    twice = set()
+    for path in SCENARIOS:
+        settings = {**shared, **(yaml.safe_load(path.read_text()) or {})}
+        steps = settings.get("scenario", shared["scenario"])["test_sequence"]
+        assert steps.index("check") < steps.index("converge") < steps.index("verify"), path
+        if "idempotence" in steps:
+            twice.add(path.parents[2].name)
+    assert twice == {path.parents[2].name for path in SCENARIOS}
 
 
 def test_no_scenario_verifies_nothing() -> None:
