@@ -171,6 +171,25 @@ class Apt:
         _, out, _ = self.run(["apt-cache", "policy", *names])
         return parse_policy(out)
 
+    def exact_needs(self, pins):
+        """Return what pinned packages in turn demand in exactly one version: `{name: version}`.
+
+        apt takes the newest version of a dependency and not the demanded one, so with several
+        releases in one repository it cannot solve the transaction by itself.
+        """
+        needs, ahead = {}, dict(pins)
+        while ahead:
+            _, out, _ = self.run(["apt-cache", "show", *(f"{n}={ahead[n]}" for n in sorted(ahead))])
+            demanded = parse_exact_needs(out)
+            new = {name for name in demanded if name not in needs and name not in pins}
+            # What is only provided by others has no version of its own.
+            offered = self.policy(sorted(new)) if new else {}
+            ahead = {
+                name: demanded[name] for name in new if demanded[name] in offered.get(name, ())
+            }
+            needs.update(ahead)
+        return needs
+
     def simulate(self, arguments):
         """Return `{Inst|Remv: [names]}` of a transaction, without doing it."""
         code, out, err = self.apt("install", "--simulate", *arguments)
@@ -205,6 +224,11 @@ class Apt:
                 *arguments,
             ]
         )
+
+    def mark_auto(self, names):
+        """Mark packages that only others asked for, so that they may go with those."""
+        if names:
+            self.run(["apt-mark", "auto", *names])
 
     def hold(self, names):
         """Put installed packages on hold."""
@@ -275,8 +299,23 @@ def parse_policy(text):
     return offered
 
 
+def parse_exact_needs(text):
+    """Parse `apt-cache show` for dependencies on exactly one version, alternatives left out."""
+    needs = {}
+    for line in re.findall(r"^(?:Pre-)?Depends: (.+)$", text, re.MULTILINE):
+        for clause in line.split(","):
+            match = re.fullmatch(r"\s*([a-z0-9][a-z0-9.+-]+)(?::\w+)?\s*\(=\s*(\S+)\)\s*", clause)
+            if match:
+                needs[match.group(1)] = match.group(2)
+    return needs
+
+
 def last_lines(out, err, count=6):
     """The part of apt's output that says what went wrong."""
+    unmet = (out or "").partition("unmet dependencies:\n")[2]
+    if unmet:
+        reasons = [" ".join(line.split()) for line in unmet.splitlines() if line.startswith(" ")]
+        return " | ".join(reasons[:count])
     lines = [line.strip() for line in (err or "").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("E:", "dpkg: error"))] or lines
     if not errors:
@@ -397,7 +436,14 @@ class Transaction:
         if self.given["update"] and self.missing(wrong):
             error = self.apt.update()
             self.refuse_missing(wrong, error)
+        needs = self.apt.exact_needs({name: self.pins[name] for name in wrong}) if wrong else {}
+        needs = {
+            name: version
+            for name, version in needs.items()
+            if name not in self.pins and packages.get(name, {}).get("version") != version
+        }
         arguments = [f"{name}={self.pins[name]}" for name in wrong]
+        arguments += [f"{name}={needs[name]}" for name in sorted(needs)]
         arguments += [f"{name}-" for name in obsolete]
         if self.given["allow_downgrade"]:
             arguments.append("--allow-downgrades")
@@ -406,6 +452,7 @@ class Transaction:
         remember_holds(self.holds_file, self.given["component"], sorted(family | set(self.pins)))
         self.result["changed"] = True
         code, out, err = self.apt.apt("install", *arguments)
+        self.apt.mark_auto(sorted(set(needs) - set(packages)))
         broken = self.apt.audit()
         if code != 0 or broken:
             raise RefusedError(

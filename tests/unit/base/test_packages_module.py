@@ -25,6 +25,7 @@ class Machine:
         self.install_fails = ""
         self.half: list[str] = []
         self.configure_fails = False
+        self.needs: dict[str, str] = {}  # "name=version" → its Depends line
         self.ran: list[list[str]] = []
 
     def run(self, argv: list[str], text: str | None = None) -> tuple[int, str, str]:
@@ -33,7 +34,8 @@ class Machine:
             "dpkg-query": self.query,
             "dpkg": self.dpkg,
             "apt-get": self.apt_get,
-            "apt-cache": self.policy,
+            "apt-cache": self.apt_cache,
+            "apt-mark": lambda *_: (0, "", ""),
         }[argv[0]]
         return handler(argv, text)
 
@@ -59,8 +61,14 @@ class Machine:
         done = subprocess.run(argv, check=False)
         return done.returncode, "", ""
 
-    def policy(self, argv: list[str], _: str | None) -> tuple[int, str, str]:
+    def apt_cache(self, argv: list[str], _: str | None) -> tuple[int, str, str]:
         text = ""
+        if argv[1] == "show":
+            for word in argv[2:]:
+                text += (
+                    f"Package: {word.split('=')[0]}\nDepends: {self.needs.get(word, 'libc6')}\n\n"
+                )
+            return 0, text, ""
         for name in argv[2:]:
             text += f"{name}:\n  Installed: (none)\n  Candidate: x\n  Version table:\n"
             for version in self.offered.get(name, []):
@@ -135,6 +143,33 @@ def test_the_pinned_version_is_installed_and_the_family_held(
     assert machine.installed["nvidia-driver-515"] == ["515.86.01-1", "hi "]
     assert machine.held() == {"nvidia-driver-515", "libnvidia-compute-515"}
     assert first.result["changed"]
+
+
+def test_what_a_pin_demands_in_one_version_is_asked_for_in_that_version(
+    machine: Machine, transaction: Callable[..., Any]
+) -> None:
+    """Through every level; a repository with two releases of DOCA-OFED could not be solved."""
+    machine.offered["ofed"] = ["24-1", "25-1"]
+    machine.offered["rdma-core"] = ["24-1", "25-1"]
+    machine.offered["libibverbs1"] = ["24-1", "25-1"]
+    machine.needs["ofed=24-1"] = "rdma-core (= 24-1), perftest, mft (= 4) | flint, virtual (= 1)"
+    machine.needs["rdma-core=24-1"] = "libc6 (>= 2), libibverbs1:amd64 (= 24-1), ofed (= 24-1)"
+    transaction({"name": "ofed", "version": "24-1"}).present()
+    assert {name: version for name, (version, _) in machine.installed.items()} == {
+        "ofed": "24-1",
+        "rdma-core": "24-1",
+        "libibverbs1": "24-1",
+    }
+    assert ["apt-mark", "auto", "libibverbs1", "rdma-core"] in machine.ran
+
+
+def test_an_unsolvable_transaction_names_the_dependency(module: ModuleType) -> None:
+    out = (
+        "Reading package lists...\nThe following packages have unmet dependencies:\n"
+        " doca-ofed : Depends: mft (= 4.30.1-113) but 4.33.0-169 is to be installed\n"
+    )
+    said = module.last_lines(out, "E: Unable to correct problems, you have held broken packages.")
+    assert said == "doca-ofed : Depends: mft (= 4.30.1-113) but 4.33.0-169 is to be installed"
 
 
 def test_a_second_transaction_changes_nothing(
