@@ -44,11 +44,13 @@ class ActionModule(ActionBase):
         states = convergence.plan(ctx, inputs, roles)
         todo = [state.role for state in states if not state.converged]
         refusals = [check for check in registry.evaluate_guard(ctx, "preflight") if check.is_bad]
-        if todo or refusals:
+        is_drained = convergence.is_out_of_service(ctx)
+        if todo or refusals or is_drained:
             todo.insert(0, "preflight")
         work = "converged"
         if todo:
-            work = "upgrade" if convergence.replaces_provisioned(ctx) else "provision"
+            moves = is_drained or convergence.replaces_provisioned(ctx)
+            work = "upgrade" if moves else "provision"
         changes = [str(change) for change in convergence.version_changes(ctx)]
         result.update(
             changed=False,

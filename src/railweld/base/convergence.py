@@ -136,6 +136,14 @@ def version_changes(ctx: Context, components: Iterable[str] | None = None) -> li
     return changes
 
 
+def is_out_of_service(ctx: Context) -> bool:
+    """True when an earlier run took the host out of service and was cut before it gave it back.
+
+    The maintenance role keeps a record on the node from before it drains until after it returns it.
+    """
+    return "maintenance" in (ctx.node.get("records") or {})
+
+
 def replaces_provisioned(ctx: Context) -> bool:
     """True when a host that railweld provisioned would move to other versions.
 

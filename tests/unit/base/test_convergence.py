@@ -158,3 +158,10 @@ def test_a_package_without_a_pinned_version_is_no_change() -> None:
         "records": {"chrony": {}},
     }
     assert not convergence.replaces_provisioned(Context(SITE, host, observed))
+
+
+def test_a_node_that_a_cut_run_left_out_of_service_is_known_by_its_record() -> None:
+    observed = observed_packages("2.28.3-1+cuda13.0", loaded="580.95.05")
+    assert not convergence.is_out_of_service(Context(SITE, HOST, observed))
+    observed["records"]["maintenance"] = {"slurm": True, "kubernetes": False}
+    assert convergence.is_out_of_service(Context(SITE, HOST, observed))
