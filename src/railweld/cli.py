@@ -25,6 +25,7 @@ STAGES = (
     "railweld.stack.cli",
     "railweld.bench.cli",
     "railweld.report.cli",
+    "railweld.doctor.cli",
     "railweld.verify.cli",
     "railweld.images.cli",
     "railweld.lab.cli",
