@@ -96,6 +96,13 @@ def refusal(model: str) -> str | None:
     return "no platform data for this model"
 
 
+def last_port(model: str) -> int | None:
+    """The highest port number that a model can have; None when its name does not count ports."""
+    counted = re.match(r"^(?:DCS-)?\d{4}[A-Z0-9]*-(\w+)", model)
+    numbers = [int(number) for number in re.findall(r"\d+", counted[1])] if counted else []
+    return sum(numbers) + int(data()["ports_beyond_name"]) if numbers else None
+
+
 def release_verdict(text: str) -> tuple[str, str]:
     """Judge a release: (`ok`|`untested`|`refused`, the reason)."""
     release = Release.parse(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from railweld.fabric import headroom, platforms
@@ -18,7 +18,10 @@ from railweld.fabric.model import Fabric, Port, Switch, Tuning
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem of the description."""
+    """One problem of the description.
+
+    `ends` are the hosts and switches of whose cable it is: one of them has the variable.
+    """
 
     id: str
     key: str
@@ -27,6 +30,7 @@ class Finding:
     expected: str
     fix: str
     severity: Literal["error", "warning"] = "error"
+    ends: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """One line for a terminal."""
@@ -208,15 +212,23 @@ def _switch(switch: Switch, fabric: Fabric) -> Iterator[Finding]:
 
 def _ports(switch: Switch) -> Iterator[Finding]:
     form = platforms.platform_for(switch.model).port_form
+    last = platforms.last_port(switch.model)
     uses: defaultdict[str, list[Port]] = defaultdict(list)
     for port in switch.ports:
         uses[port.name].append(port)
+        expected = ""
         if not re.match(form, port.name):
-            yield _error(
+            expected = f"a port of {switch.model} ({form})"
+            fix = "100G ports are EthernetN/1 on most models"
+        elif last is not None and int(re.findall(r"\d+", port.name)[0]) > last:
+            expected = f"a port of {switch.model}, which has none beyond Ethernet{last}"
+            fix = "correct the number, or the expression that makes it from the host's index"
+        if expected:
+            found = _error(
                 "port_name", "rails" if port.kind == "host" else "uplinks",
-                f"{switch.name} {port.name}", port.name, f"a port of {switch.model} ({form})",
-                "100G ports are EthernetN/1 on most models",
+                f"{switch.name} {port.name}", port.name, expected, fix,
             )  # fmt: skip
+            yield replace(found, ends=(port.peer, switch.name))
     for name, several in uses.items():
         if len(several) > 1:
             what = " and ".join(f"{port.kind} port of {port.peer}" for port in several)

@@ -871,6 +871,10 @@ def _fabric(description: Description, site: Site) -> None:
         if finding.key == f"{PREFIX}switch_model" and not site.switches[host].switch_model:
             continue
         owner = host if host in description.switches else ""
+        for end in finding.ends:
+            if end in description.raw.hosts and finding.key in description.raw.hosts[end]:
+                owner = end
+                break
         description.report(
             f"fabric.{finding.id}",
             host=owner,

@@ -123,6 +123,66 @@ def test_a_pushed_fabric_reads_back_without_difference(fabric: Fabric) -> None:
     assert foreign(Observed(after), scope) == foreign(Observed(before), scope)
 
 
+WORDS = st.text("abcXYZ089-_ /.%!#:", min_size=1, max_size=20).map(str.strip).filter(
+    lambda text: bool(text) and not text.startswith(("!", "%"))
+)  # fmt: skip
+
+
+@st.composite
+def foreign_configs(draw: st.DrawFn) -> str:
+    """What other people have on a switch, also on the ports of the fabric.
+
+    Their DSCPs are in classes of their own: 4.35 prints those of one class on one line.
+    """
+    numbers = st.integers(1, 16)
+    lines = [f"hostname {draw(st.sampled_from(['leaf1', 'LEAF-1', 'leaf1.example.com']))}"]
+    for number in draw(st.lists(st.integers(2, 4000), max_size=3, unique=True)):
+        lines += [f"vlan {number}", f"   name v{number}"]
+    if draw(st.booleans()):
+        lines += ["qos profile OTHER", f"   qos trust {draw(st.sampled_from(['cos', 'dscp']))}"]
+        lines += ["   tx-queue 5", f"      bandwidth percent {draw(st.integers(1, 20))}"]
+    for number in draw(st.lists(numbers, max_size=4, unique=True)):
+        lines += [f"interface Ethernet{number}/1", f"   description {draw(WORDS)}"]
+        if draw(st.booleans()):
+            lines += ["   no switchport", f"   ip address 10.0.{number}.1/31"]
+        if draw(st.booleans()):
+            lines.append(f"   mtu {draw(st.integers(1500, 9000))}")
+    for number in draw(st.lists(st.integers(20, 30), max_size=2, unique=True)):
+        lines += [f"interface Ethernet{number}/1", "   service-profile OTHER"]
+    for number in draw(st.lists(st.integers(8, 15), max_size=2, unique=True)):
+        lines.append(f"qos map dscp {number} to traffic-class {draw(st.integers(0, 1))}")
+    for number in draw(st.lists(numbers, max_size=2, unique=True)):
+        lines.append(f"ip route 10.9.{number}.0/24 10.0.0.{number}")
+    return "\n".join(lines) + "\n"
+
+
+def is_within(lines: list[str], whole: list[str]) -> bool:
+    """Whether the lines stand in the other text, byte by byte and in their order."""
+    rest = iter(whole)
+    return all(line in rest for line in lines)
+
+
+@given(fabrics(), foreign_configs())
+@settings(max_examples=60, deadline=None)
+def test_foreign_configuration_survives_byte_by_byte(fabric: Fabric, config: str) -> None:
+    switch = fabric.switches[0]
+    device = Device(model=switch.model, version=switch.eos_version or "", startup=config)
+    before = device.running_lines
+    plan = compare(render(fabric, switch), Observed("\n".join(before)))
+    configure(device, plan.commands())
+    after = device.running_lines
+    # What the plan names as its old value is ours: such a line on a port of the fabric.
+    ours = {port.name for port in switch.ports}
+    replaced = {c.old for c in plan.changes if c.old}
+    section, kept = "", []
+    for line in before:
+        section = line if not line.startswith(" ") else section
+        is_ours = section.removeprefix("interface ") in ours or section == line
+        if line != "!" and not (is_ours and line.strip() in replaced):
+            kept.append(line)
+    assert is_within(kept, after)
+
+
 @given(fabrics(), tunings())
 @settings(max_examples=25, deadline=None)
 def test_a_change_of_values_reads_back_and_going_back_restores_every_line(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from railweld.fabric import platforms
 from railweld.fabric.model import (
     CnpClass,
     Ecn,
@@ -90,10 +91,21 @@ def test_an_older_release_is_a_warning() -> None:
     assert [(f.id, f.severity) for f in found] == [("eos_version", "warning")]
 
 
-@pytest.mark.parametrize("name", ["Ethernet1/16/2/9", "Et1/1", "Ethernet1/9", "Port-Channel1"])
+@pytest.mark.parametrize(
+    "name", ["Ethernet1/16/2/9", "Et1/1", "Ethernet1/9", "Port-Channel1", "Ethernet64/1"]
+)
 def test_a_port_that_the_model_cannot_have_is_refused(name: str) -> None:
     port = Port(name=name, kind="host", peer="gpu1")
     assert "port_name" in errors(one(ports=(port,)))
+
+
+@pytest.mark.parametrize(
+    ("model", "last"),
+    [("DCS-7050CX3-32S", 40), ("DCS-7050SX3-48YC8", 64), ("DCS-7280CR3-32P4-F", 44),
+     ("7060CX2-32S", 40), ("7050X3", None), ("DCS-7388", None)],
+)  # fmt: skip
+def test_the_name_of_a_model_counts_its_ports(model: str, last: int | None) -> None:
+    assert platforms.last_port(model) == last
 
 
 def test_a_port_with_two_uses_is_refused_and_both_are_named() -> None:
