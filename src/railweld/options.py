@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,3 +19,33 @@ ExtraVars = Annotated[
 ]
 Vault = Annotated[Path | None, typer.Option("--vault-password-file", help="As in Ansible.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+def grouped(**groups: Callable[..., Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options that several commands share.
+
+    Each keyword is a parameter of the command; its function makes the value, and the function's
+    own (keyword-only) parameters become options of the command, before the command's own.
+    """
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        shared = {
+            name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
+        }
+        own = inspect.signature(command, eval_str=True).parameters
+        options = [option for several in shared.values() for option in several.values()]
+        options += [option for name, option in own.items() if name not in groups]
+
+        def run(**given: Any) -> int:
+            made = {
+                name: make(**{option: given.pop(option) for option in shared[name]})
+                for name, make in groups.items()
+            }
+            return command(**made, **given)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # for Typer
+        run.__annotations__ = {option.name: option.annotation for option in options}
+        return run
+
+    return decorate

@@ -6,36 +6,30 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from railweld.errors import ExitCode, UsageError
-from railweld.record import Check, Status, worst
+from railweld.options import AsJson, ExtraVars, Inventory, Vault, grouped
+from railweld.verify.output import exit_code, print_checks
 
 if TYPE_CHECKING:
     from railweld.fabric.push import Report, Settings
     from railweld.fabric.stage import Looked, Stage
+else:
+    # `grouped` reads the annotations of commands, and importing these loads netmiko.
+    Settings = Stage = Any
 
 T = TypeVar("T")
 
-Inventory = Annotated[
-    list[str] | None,
-    typer.Option("-i", "--inventory", help="Inventory; default: ansible.cfg's. Repeatable."),
-]
-ExtraVars = Annotated[
-    list[str] | None,
-    typer.Option("-e", "--extra-vars", help="key=value, YAML or @file, as in Ansible."),
-]
-Vault = Annotated[Path | None, typer.Option("--vault-password-file", help="As in Ansible.")]
 Limit = Annotated[
     list[str] | None,
     typer.Option("-l", "--limit", help="Switches by name, pattern, leaves or spines."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Switches at the same time.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Timer = Annotated[
@@ -65,28 +59,64 @@ AllowPause = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this stage."""
-    fabric = typer.Typer(
-        no_args_is_help=True, help="Switches: plan, push, verify, drift, rollback."
-    )
-    for command in (render, plan, push, verify, drift, rollback):
-        fabric.command(command.__name__)(command)
-    app.add_typer(fabric, name="fabric")
-
-
-def render(
+def _stage(
     *,
     inventory: Inventory = None,
     extra_vars: ExtraVars = None,
     vault_password_file: Vault = None,
     limit: Limit = None,
+) -> Stage:
+    from railweld.fabric.stage import stage_from_inventory  # noqa: PLC0415 - loads netmiko
+    from railweld.site.inventory import (  # noqa: PLC0415 - loads Ansible
+        default_sources,
+        load_inventory,
+        parse_extra_vars,
+    )
+
+    raw = load_inventory(
+        inventory or default_sources(),
+        parse_extra_vars(extra_vars or ()),
+        str(vault_password_file) if vault_password_file else None,
+    )
+    return stage_from_inventory(raw, limit=limit or (), progress=_progress())
+
+
+def _looking(*, jobs: Jobs = 32) -> Settings:
+    from railweld.fabric.push import Settings  # noqa: PLC0415 - loads netmiko
+
+    return Settings(jobs=jobs)
+
+
+def _changing(
+    *,
+    commit_timer: Timer = 300,
+    batch: Batch = "1",
+    disruptive: Disruptive = False,
+    observe: Observe = 5.0,
+    allow_pause: AllowPause = 0,
+    jobs: Jobs = 32,
+) -> Settings:
+    if batch != "all" and (not batch.isdigit() or int(batch) < 1):
+        raise UsageError(f"--batch: found {batch!r}, expected 1, a larger number, or all")
+    return replace(
+        _looking(jobs=jobs),
+        commit_timer_s=commit_timer,
+        batch=None if batch == "all" else int(batch),
+        disruptive=disruptive,
+        observe_s=observe,
+        pause_allowance=allow_pause,
+    )
+
+
+@grouped(stage=_stage)
+def render(
+    *,
+    stage: Stage,
     as_json: AsJson = False,
 ) -> int:
     """Print the intended lines of each switch with the intent behind each; touches no switch."""
     from railweld.fabric.render import render as rendered_for  # noqa: PLC0415
 
-    stage = _stage(inventory, extra_vars, vault_password_file, limit)
     if _not_roce(stage):
         return ExitCode.OK
     _warn(stage)
@@ -114,17 +144,15 @@ def render(
     return ExitCode.OK
 
 
+@grouped(stage=_stage, settings=_looking)
 def plan(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
-    limit: Limit = None,
-    jobs: Jobs = 32,
+    stage: Stage,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> int:
     """Compare the switches with the description by meaning. Exit code 2 when there are changes."""
-    stage = _stage(inventory, extra_vars, vault_password_file, limit, jobs=jobs)
+    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     _warn(stage)
@@ -138,27 +166,19 @@ def plan(
     return ExitCode.CHANGES if seen.changed else ExitCode.OK
 
 
+@grouped(stage=_stage, settings=_changing)
 def push(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
-    limit: Limit = None,
+    stage: Stage,
+    settings: Settings,
     yes: Yes = False,
-    commit_timer: Timer = 300,
-    batch: Batch = "1",
-    disruptive: Disruptive = False,
-    observe: Observe = 5.0,
-    allow_pause: AllowPause = 0,
-    jobs: Jobs = 32,
     as_json: AsJson = False,
 ) -> int:
     """Bring the switches to the description; each ends in its old or its new state.
 
     Running it again after a failure continues where it stopped.
     """
-    settings = _settings(commit_timer, batch, disruptive, observe, allow_pause, jobs)
-    stage = _stage(inventory, extra_vars, vault_password_file, limit, settings=settings)
+    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     _warn(stage)
@@ -166,62 +186,49 @@ def push(
     return _finish(seen, report, as_json=as_json)
 
 
+@grouped(stage=_stage, settings=_changing)
 def rollback(
     *,
     to: Annotated[str, typer.Option("--to", help="Run or time (YYYYMMDDTHHMMSSZ) to go back to.")],
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
-    limit: Limit = None,
+    stage: Stage,
+    settings: Settings,
     yes: Yes = False,
-    commit_timer: Timer = 300,
-    batch: Batch = "1",
-    disruptive: Disruptive = False,
-    observe: Observe = 5.0,
-    jobs: Jobs = 32,
     as_json: AsJson = False,
 ) -> int:
     """Give the lines that railweld owns the values they had at a time; other lines stay."""
-    settings = _settings(commit_timer, batch, disruptive, observe, 0, jobs)
-    stage = _stage(inventory, extra_vars, vault_password_file, limit, settings=settings)
+    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     seen, report = _interruptible(stage, lambda: stage.rollback(to, _approval(yes, as_json)))
     return _finish(seen, report, as_json=as_json)
 
 
+@grouped(stage=_stage, settings=_looking)
 def verify(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
-    limit: Limit = None,
-    jobs: Jobs = 32,
+    stage: Stage,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> int:
     """Read the operational state back: PFC, watchdog, ECN, maps, counters, cabling, release."""
-    stage = _stage(inventory, extra_vars, vault_password_file, limit, jobs=jobs)
+    stage.settings = settings
     checks = stage.verify()
     if as_json:
         _print_json([check.to_dict() for check in checks])
     else:
-        _print_checks(checks)
-    return {Status.FAIL: ExitCode.FAILED, Status.UNKNOWN: ExitCode.UNKNOWN}.get(
-        worst(checks), ExitCode.OK
-    )
+        print_checks(checks)
+    return exit_code(checks)
 
 
+@grouped(stage=_stage, settings=_looking)
 def drift(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
-    limit: Limit = None,
-    jobs: Jobs = 32,
+    stage: Stage,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> int:
     """Report what departs from the description, for cron. Exit code 2 when something does."""
-    stage = _stage(inventory, extra_vars, vault_password_file, limit, jobs=jobs)
+    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     found, failures = stage.drift()
@@ -258,52 +265,17 @@ def drift(
     return ExitCode.OK if all(each.clean for each in found) else ExitCode.CHANGES
 
 
+def register(app: typer.Typer) -> None:
+    """Add the commands of this stage."""
+    fabric = typer.Typer(
+        no_args_is_help=True, help="Switches: plan, push, verify, drift, rollback."
+    )
+    for command in (render, plan, push, verify, drift, rollback):
+        fabric.command(command.__name__)(command)
+    app.add_typer(fabric, name="fabric")
+
+
 # -- plumbing --------------------------------------------------------------------------------
-
-
-def _settings(
-    commit_timer: int, batch: str, disruptive: bool, observe: float, *numbers: int
-) -> Settings:
-    from railweld.fabric.push import Settings  # noqa: PLC0415 - loads netmiko
-
-    allow_pause, jobs = numbers
-    if batch != "all" and (not batch.isdigit() or int(batch) < 1):
-        raise UsageError(f"--batch: found {batch!r}, expected 1, a larger number, or all")
-    return Settings(
-        commit_timer_s=commit_timer,
-        batch=None if batch == "all" else int(batch),
-        disruptive=disruptive,
-        observe_s=observe,
-        pause_allowance=allow_pause,
-        jobs=jobs,
-    )
-
-
-def _stage(
-    inventory: list[str] | None,
-    extra_vars: list[str] | None,
-    vault: Path | None,
-    limit: list[str] | None,
-    *,
-    settings: Settings | None = None,
-    jobs: int = 32,
-) -> Stage:
-    from railweld.fabric.push import Settings  # noqa: PLC0415 - loads netmiko
-    from railweld.fabric.stage import stage_from_inventory  # noqa: PLC0415
-    from railweld.site.inventory import (  # noqa: PLC0415 - loads Ansible
-        default_sources,
-        load_inventory,
-        parse_extra_vars,
-    )
-
-    raw = load_inventory(
-        inventory or default_sources(),
-        parse_extra_vars(extra_vars or ()),
-        str(vault) if vault else None,
-    )
-    return stage_from_inventory(
-        raw, limit=limit or (), settings=settings or Settings(jobs=jobs), progress=_progress()
-    )
 
 
 def _not_roce(stage: Stage) -> bool:
@@ -465,15 +437,3 @@ def _print_report(report: Report) -> None:
             typer.secho(each.sentence(), fg="red", err=True)
         for text in each.warnings:
             typer.secho(f"{each.switch}: warning: {text}", fg="yellow", err=True)
-
-
-def _print_checks(checks: Iterable[Check]) -> None:
-    listed = list(checks)
-    for check in listed:
-        if check.status is Status.SKIPPED:
-            typer.echo(f"skipped {check.target}: {check.found}: {check.ref}")
-        elif check.status is not Status.PASS:
-            color = "yellow" if check.status is Status.WARN else "red"
-            typer.secho(f"{check.status} {check.sentence()}", fg=color)
-    counts = {status: sum(check.status is status for check in listed) for status in Status}
-    typer.echo(", ".join(f"{count} {status}" for status, count in counts.items() if count))

@@ -99,6 +99,14 @@ def test_plan_push_verify_drift_and_rollback_as_an_operator_runs_them(site: Site
     assert {entry["state"] for entry in report["switches"].values()} == {"new"}
 
     assert site.railweld("plan")[0] == 0
+    # One value of the description changed is one line on each switch.
+    code, plan = site.json("plan", "-e", "railweld_pfc_watchdog_timeout_s=0.40")
+    assert code == 2
+    for name, entry in plan["switches"].items():
+        (change,) = entry["changes"]
+        assert change["line"] == "priority-flow-control pause watchdog default timeout 0.40", name
+        assert change["now"] == "priority-flow-control pause watchdog default timeout 0.20"
+
     code, checks = site.json("verify")
     assert code == 0, [c for c in checks if c["status"] != "pass"]
     assert {
