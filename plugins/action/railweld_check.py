@@ -58,6 +58,7 @@ def context_from(variables: dict[str, Any]) -> Context:
         host=variables["railweld_host"],
         node=variables["railweld_node"],
         cluster=variables.get("railweld_cluster") or {},
+        slurm=variables.get("railweld_slurm") or {},
     )
 
 

@@ -47,11 +47,15 @@ _UNCHANGED_BY = {
 }
 
 
+#: Areas that a stage adds: asked for once, then every look of the play has them.
+_STAGES = ("cluster", "slurm")
+
+
 class ActionModule(ActionBase):
     """Fills the module's arguments from the model, runs it, returns facts."""
 
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "cluster", "health"})
+    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "health", *_STAGES})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once."""
@@ -64,7 +68,7 @@ class ActionModule(ActionBase):
             self._task.args.get("if_missing")
             and isinstance(known, dict)
             and known.get("run") == run_id()
-            and ("cluster" in known or not self._task.args.get("cluster"))
+            and all(stage in known for stage in _STAGES if self._task.args.get(stage))
         ):
             return {**result, "changed": False, "reused": True}
 
@@ -86,10 +90,9 @@ class ActionModule(ActionBase):
             for key in _LISTS:
                 arguments[key] += list(wanted.get(key) or [])
         arguments = {key: sorted(set(values)) for key, values in arguments.items() if values}
-        cluster = variables.get("railweld_cluster") or {}
-        if cluster or self._task.args.get("cluster"):
-            # Once a play is about the cluster, every look at the node is.
-            arguments["cluster"] = True
+        for stage in _STAGES:
+            if variables.get(f"railweld_{stage}") or self._task.args.get(stage):
+                arguments[stage] = True
         if self._task.args.get("health"):
             arguments["health"] = True
         if "url_timeout" in self._task.args:

@@ -27,6 +27,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.railweld_cluster_probe import read_cluster
 from ansible.module_utils.railweld_gpu_health import read_health
 from ansible.module_utils.railweld_locks import any_lock_holder
+from ansible.module_utils.railweld_slurm_probe import read_slurm
 
 DOCUMENTATION = r"""
 module: railweld_probe
@@ -83,6 +84,10 @@ options:
     default: false
   health:
     description: Whether to read the GPUs' health too. Takes a second or two more.
+    type: bool
+    default: false
+  slurm:
+    description: Whether to look at munge and Slurm's daemons too.
     type: bool
     default: false
 author:
@@ -1385,6 +1390,8 @@ def observe(node, arguments):
         result["cluster"] = read_cluster(node, units)
     if arguments.get("health"):
         result["health"] = read_health(node.output) if pci["gpus"] else None
+    if arguments.get("slurm"):
+        result["slurm"] = read_slurm(node)
     if arguments.get("urls"):
         result["reach"] = read_reachable(arguments["urls"], arguments["url_timeout"])
     return result
@@ -1404,6 +1411,7 @@ def main():
             "url_timeout": {"type": "int", "default": 10},
             "cluster": {"type": "bool", "default": False},
             "health": {"type": "bool", "default": False},
+            "slurm": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

@@ -49,7 +49,7 @@ options:
   stage:
     description: Whose repositories these are; those of the other stage are left alone.
     type: str
-    choices: [base, cluster]
+    choices: [base, cluster, slurm]
     default: base
 author:
   - railweld contributors
@@ -69,9 +69,13 @@ adopted:
 """
 
 APT = "/etc/apt"
-#: Repositories of the cluster stage; all others belong to the base stage.
-CLUSTER_IDS = ("kubernetes", "container_toolkit")
-PREFERENCES = {"base": "railweld.pref", "cluster": "railweld-cluster.pref"}
+#: Repository to its stage; all others belong to the base stage.
+STAGES = {"kubernetes": "cluster", "container_toolkit": "cluster", "slurm": "slurm"}
+PREFERENCES = {
+    "base": "railweld.pref",
+    "cluster": "railweld-cluster.pref",
+    "slurm": "railweld-slurm.pref",
+}
 HEADER = "# Managed by railweld (role package_lock). Changes are overwritten.\n"
 
 
@@ -318,7 +322,7 @@ def stale_files(files, apt, stage="base"):
 def stage_of(path):
     """Stage of a key or source file, by the repository in its name."""
     repository = path.stem[len("railweld-") :]
-    return "cluster" if repository in CLUSTER_IDS else "base"
+    return STAGES.get(repository, "base")
 
 
 def main():
@@ -328,7 +332,7 @@ def main():
             "repositories": {"type": "list", "elements": "dict", "required": True},
             "priority": {"type": "int", "default": 600},
             "timeout": {"type": "int", "default": 30},
-            "stage": {"type": "str", "choices": ["base", "cluster"], "default": "base"},
+            "stage": {"type": "str", "choices": ["base", "cluster", "slurm"], "default": "base"},
         },
         supports_check_mode=True,
     )

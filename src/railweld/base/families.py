@@ -90,7 +90,18 @@ CLUSTER_FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "container_toolkit": ("libnvidia-container*", "nvidia-container-*"),
     "dcgm": ("datacenter-gpu-manager*",),
     "kubernetes": ("cri-tools", "kubeadm", "kubectl", "kubelet", "kubernetes-cni"),
-    "slurm": ("libmunge*", "libslurm*", "munge", "slurm*"),
+    # Debian's package `slurm` alone is another program.
+    "slurm": (
+        "libmunge*",
+        "libslurm*",
+        "mariadb-server*",
+        "munge",
+        "slurm-*",
+        "slurmctld",
+        "slurmd",
+        "slurmdbd",
+        "slurmrestd",
+    ),
 }
 
 #: The driver's `nvidia-*` also matches the container toolkit, which the cluster stage pins.

@@ -24,7 +24,9 @@ def exact(ctx: Context, component: str) -> list[dict[str, Any]]:
     return found
 
 
-def in_place(ctx: Context, component: str, *, role: str) -> Iterator[Check]:
+def in_place(
+    ctx: Context, component: str, *, role: str, playbook: str = "playbooks/deploy-cluster.yml"
+) -> Iterator[Check]:
     """Judge that a component's packages are installed as pinned and held."""
     for name, version in ctx.pins(component):
         package = ctx.package(name)
@@ -37,8 +39,8 @@ def in_place(ctx: Context, component: str, *, role: str) -> Iterator[Check]:
             ran=f"dpkg-query -W {name}",
             found=state,
             expected=f"{name} {version or 'from the repository'} installed",
-            fix="run playbooks/deploy-cluster.yml on this host; another version of Kubernetes is "
-            "playbooks/upgrade-cluster.yml's",
+            fix=f"run {playbook} on this host"
+            + ("; another version is playbooks/upgrade-cluster.yml's" if role != "slurm" else ""),
         )
     loose = unheld(ctx, component)
     yield ctx.judge(

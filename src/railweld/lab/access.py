@@ -1,8 +1,13 @@
-"""SSH key of a lab and the host keys of its nodes. Host key checking stays on in the lab."""
+"""Secrets of a lab: its SSH key, the host keys of its nodes, the key of its munge.
+
+Host key checking stays on in the lab.
+"""
 
 from __future__ import annotations
 
+import base64
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +45,14 @@ def ssh_key(site: str) -> Path:
                 str(path),
             ]
         )
+    return path
+
+
+def munge_key(site: str) -> Path:
+    """What railweld_munge_key is in the lab, in base64; made once and kept."""
+    path = lab_state_dir(site) / "munge.key"
+    if not path.exists():
+        write_atomically(path, base64.b64encode(secrets.token_bytes(128)).decode() + "\n")
     return path
 
 

@@ -175,6 +175,7 @@ class Lab:
             # What is put into a node at its making counts too: with a new key or another mirror
             # folder, an old node could not be reached, or would serve what is no more.
             public_key = access.ssh_key(self.plan.site).with_suffix(".pub").read_text()
+            access.munge_key(self.plan.site)
             inputs = (image, public_key, str(mirror.lab_mirror_dir(self.plan.site)))
             wanted = {node.name: node.digest(*inputs) for node in self.plan.nodes}
             self._sweep(wanted)

@@ -58,6 +58,8 @@ def ensure_mirror(site: str, base: Base, report: Report) -> dict[str, str]:
     # The same packages under a second address: nodes start with `debian` as their source, and a
     # role that writes a source for `os` with another keyring does not collide with it.
     served["debian"] = served["os"]
+    # Likewise what a site with its own builds of Slurm has; here Debian's own.
+    served["slurm"] = served["os"]
     # What later stages put on the mirror stays there.
     folder = lab_mirror_dir(site)
     served = {**_served(folder), **served}

@@ -50,6 +50,14 @@ MIRROR: dict[str, tuple[str, ...]] = {
     "driver": ("initramfs-tools", "mokutil", "pciutils", "kmod"),
     "boot": ("grub2-common",),
     "cluster": ("conntrack", "containerd", "ethtool", "iptables", "runc", "socat"),
+    "slurm": (
+        "mariadb-server",
+        "munge",
+        "slurm-client",
+        "slurmctld",
+        "slurmd",
+        "slurmdbd",
+    ),
     "tools": (
         "ca-certificates",
         "curl",

@@ -89,6 +89,21 @@ SlurmName = Annotated[
         "letters, digits and inner dots, hyphens and underscores, at most 63",
     ),
 ]
+SlurmTime = Annotated[
+    str,
+    _pattern(
+        r"^(UNLIMITED|\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d){0,2})$",
+        'UNLIMITED, minutes, or days-hours:minutes:seconds such as "3-00:00:00"',
+    ),
+    _QUOTED,
+]
+SlurmKey = Annotated[
+    str, _pattern(r"^[A-Z][A-Za-z0-9]+$", "a parameter as slurm.conf(5) writes it")
+]
+#: One parameter's value. A line break would begin another parameter.
+SlurmValue = Annotated[
+    str, _pattern(r"^[^\s#]+( [^\s#]+)*$", "text without line breaks and #"), _QUOTED
+]
 NetDevice = Annotated[
     str, _pattern(r"^[^\s/:]{1,15}$", "a network device name: at most 15 characters, no / or :")
 ]
@@ -150,7 +165,7 @@ StackImage = Literal[
 StackComponent = Literal[
     "nfd", "rdma_plugin", "gpu_plugin", "clock_guard", "metrics", "policies", "bridge"
 ]
-RepositoryId = Literal["cuda", "doca", "os", "kubernetes", "container_toolkit"]
+RepositoryId = Literal["cuda", "doca", "os", "kubernetes", "container_toolkit", "slurm"]
 
 
 class _Part(BaseModel):
@@ -232,6 +247,15 @@ class Partition(_Part):
     group: Text | None = Field(None, description="Ansible group whose hosts form the partition")
     hosts: tuple[Text, ...] = Field((), description="or the hosts one by one")
     default: bool = Field(False, description="the partition of jobs that name none")
+    bridge: bool = Field(
+        True,
+        description="jobs run as pods of the Kubernetes cluster; false: as plain Slurm jobs on the "
+        "nodes themselves",
+    )
+    max_time: SlurmTime = Field("UNLIMITED", description="longest time limit of a job")
+    parameters: dict[SlurmKey, SlurmValue] = Field(
+        {}, description="more parameters of the partition, by their names in slurm.conf"
+    )
 
 
 class JobVolume(_Part):
@@ -397,6 +421,31 @@ class SiteVariables(_Scope):
         (Partition(name="gpu", group="gpu_nodes", hosts=(), default=True),),
         description="Slurm partitions",
     )
+    # Slurm
+    munge_key: SecretStr | None = Field(
+        None,
+        description="key that all daemons and users of Slurm trust, in base64 (at least 32 bytes, "
+        "e.g. `head -c 128 /dev/urandom | base64 -w0`); required by deploy-slurm.yml. Keep it in "
+        "a vault; another value is a rotation",
+    )
+    slurm_accounting: bool = Field(
+        True, description="keep jobs, users and shares in slurmdbd and MariaDB on the Slurm head"
+    )
+    slurm_config: Literal["configless", "files"] = Field(
+        "configless",
+        description="how nodes with a slurmd of their own get slurm.conf: from slurmctld, or as "
+        "files of the role",
+    )
+    slurm_parameters: dict[SlurmKey, SlurmValue] = Field(
+        {},
+        description="more parameters of slurm.conf, e.g. {PriorityType: priority/multifactor}; "
+        "what follows from the description is refused here",
+    )
+    slurm_virtual_port: Annotated[int, Field(ge=1024, le=60000), _NUMBER] = Field(
+        17001,
+        description="port on the Slurm head of the first virtual node's slurmd; the next nodes "
+        "have the next ports",
+    )
     # Stack
     image_registry: Text | None = Field(
         None,
@@ -521,6 +570,27 @@ class HostVariables(_Scope):
         None, description="CPUs kept for the system; pods with whole CPUs never get these"
     )
     reserved_memory: Quantity = Field("2Gi", description="memory kept for the system and kubelet")
+    cpus: Annotated[int, Field(ge=1, le=8192), _NUMBER] | None = Field(
+        None,
+        description="logical CPUs, as nproc prints them; required for nodes of Slurm partitions "
+        "by deploy-slurm.yml",
+    )
+    sockets: Annotated[int, Field(ge=1, le=64), _NUMBER] = Field(
+        1, description="processor sockets, as lscpu prints them"
+    )
+    threads_per_core: Annotated[int, Field(ge=1, le=8), _NUMBER] = Field(
+        1, description="hardware threads of a core, as lscpu prints them"
+    )
+    memory_mib: Annotated[int, Field(ge=1), _NUMBER] | None = Field(
+        None,
+        description="memory that jobs may have, MiB; at most what `slurmd -C` reports. Required as "
+        "cpus is",
+    )
+    slurmd: Literal["virtual", "real"] | None = Field(
+        None,
+        description="where the node's slurmd runs: on the Slurm head (virtual; jobs are pods "
+        "anyway), or on the node itself. Default: virtual if all its partitions are the bridge's",
+    )
     topology_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] | None = (
         Field(
             None,

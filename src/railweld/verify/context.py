@@ -26,6 +26,8 @@ class Context:
     host: Mapping[str, Any]
     node: Mapping[str, Any]
     cluster: Mapping[str, Any] = field(default_factory=dict)
+    #: `railweld_slurm` in the Slurm stage: the site's Slurm as this host sees it; empty elsewhere.
+    slurm: Mapping[str, Any] = field(default_factory=dict)
     #: The host's name; taken from its model.
     name: str = field(init=False)
 
@@ -50,8 +52,10 @@ class Context:
 
     def pins(self, component: str) -> list[tuple[str, str]]:
         """Return the (name, version) pairs that the version set asks for on this host."""
-        packages = self.wanted(f"packages.{component}") or self.member(
-            f"host.packages.{component}", []
+        packages = (
+            self.wanted(f"packages.{component}")
+            or self.member(f"host.packages.{component}")
+            or _walk(self.slurm, f"host.packages.{component}", [])
         )
         return [(str(each["name"]), str(each["version"])) for each in packages]
 
