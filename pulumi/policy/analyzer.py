@@ -5,17 +5,15 @@ The engine starts this program and asks it over gRPC, with the SDK's own protoco
 
 from __future__ import annotations
 
-import signal
-import sys
-from concurrent import futures
 from pathlib import Path
 from typing import Any, Final
 
-import grpc  # type: ignore[import-untyped]
-from google.protobuf import empty_pb2, json_format  # type: ignore[import-untyped]
+import grpc
+from google.protobuf import empty_pb2, json_format
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc, plugin_pb2
 from railweld.errors import RailweldError
 from railweld.site import load_site
+from railweld.stack.plugin import serve
 from railweld.stack.rules import DESCRIPTIONS, Context, Violation, judge, judge_together
 
 NAME: Final = "railweld"
@@ -28,15 +26,15 @@ class Analyzer(analyzer_pb2_grpc.AnalyzerServicer):
     def __init__(self) -> None:
         self._context: Context | None = None
 
-    def Handshake(self, _request: Any, _context: Any) -> Any:  # noqa: N802 - the protocol's names
+    def Handshake(self, _request: Any, _context: Any) -> Any:
         """Agree to talk."""
         return analyzer_pb2.AnalyzerHandshakeResponse()
 
-    def GetPluginInfo(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    def GetPluginInfo(self, _request: Any, _context: Any) -> Any:
         """Say which version this is."""
         return plugin_pb2.PluginInfo(version=VERSION)
 
-    def GetAnalyzerInfo(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    def GetAnalyzerInfo(self, _request: Any, _context: Any) -> Any:
         """List the rules."""
         policies = [
             analyzer_pb2.PolicyInfo(
@@ -51,11 +49,11 @@ class Analyzer(analyzer_pb2_grpc.AnalyzerServicer):
             name=NAME, displayName=NAME, version=VERSION, policies=policies
         )
 
-    def Configure(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    def Configure(self, _request: Any, _context: Any) -> Any:
         """Take the pack's own configuration: there is none."""
         return empty_pb2.Empty()
 
-    def ConfigureStack(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ConfigureStack(self, request: Any, context: Any) -> Any:
         """Learn from the stack's configuration which site it is about."""
         inventory = request.config.get("railweld:site")
         if not inventory:
@@ -74,14 +72,14 @@ class Analyzer(analyzer_pb2_grpc.AnalyzerServicer):
         )
         return analyzer_pb2.AnalyzerStackConfigureResponse()
 
-    def Analyze(self, request: Any, _context: Any) -> Any:  # noqa: N802
+    def Analyze(self, request: Any, _context: Any) -> Any:
         """Judge one resource before it is made."""
         if self._context is None or not request.type.startswith("kubernetes:"):
             return analyzer_pb2.AnalyzeResponse()
         found = judge(_plain(request.properties), self._context)
         return _response((each, request.urn) for each in found)
 
-    def AnalyzeStack(self, request: Any, _context: Any) -> Any:  # noqa: N802
+    def AnalyzeStack(self, request: Any, _context: Any) -> Any:
         """Judge what only shows in all resources together."""
         if self._context is None:
             return analyzer_pb2.AnalyzeResponse()
@@ -92,11 +90,11 @@ class Analyzer(analyzer_pb2_grpc.AnalyzerServicer):
         ]
         return _response((each, "") for each in judge_together(manifests))
 
-    def Remediate(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    def Remediate(self, _request: Any, _context: Any) -> Any:
         """Nothing is changed silently."""
         return analyzer_pb2.RemediateResponse()
 
-    def Cancel(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    def Cancel(self, _request: Any, _context: Any) -> Any:
         """Every call is short; there is nothing to cancel."""
         return empty_pb2.Empty()
 
@@ -125,13 +123,5 @@ def _diagnostic(violation: Violation, urn: str) -> Any:
 
 
 def main() -> None:
-    """Serve on a port of the loopback, which is printed, until the engine ends this process."""
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
-    analyzer_pb2_grpc.add_AnalyzerServicer_to_server(Analyzer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    sys.stdout.write(f"{port}\n")
-    sys.stdout.flush()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.stop(0))
-    server.wait_for_termination()
+    """Serve until the engine ends."""
+    serve(lambda to: analyzer_pb2_grpc.add_AnalyzerServicer_to_server(Analyzer(), to))

@@ -99,7 +99,7 @@ def catalog(site: Site, *, stand_ins: bool = False) -> tuple[Entry, ...]:
     return tuple(
         Entry(
             name=each.name,
-            # A digest is of the vendor's image; what is loaded from a file goes by its tag.
+            # A digest is of the vendor's image, not of what is built here.
             ref=refs[each.name].partition("@")[0],
             programs=each.programs,
             packages=each.packages,

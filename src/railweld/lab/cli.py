@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import time
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from railweld.errors import ExitCode, UsageError
-from railweld.lab import faults
+from railweld.lab import engine, faults
 from railweld.lab.kubernetes import provide
 from railweld.lab.lab import Lab
 from railweld.lab.process import Report, require_machine
@@ -28,10 +29,10 @@ Inventory = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def reporter() -> Report:
+def reporter(*, err: bool = False) -> Report:
     """A line printer that shows how long each step took to come."""
     start = time.monotonic()
-    return lambda line: typer.echo(f"[{time.monotonic() - start:5.1f} s] {line}")
+    return lambda line: typer.echo(f"[{time.monotonic() - start:5.1f} s] {line}", err=err)
 
 
 def up(inventory: Inventory = None) -> None:
@@ -133,6 +134,15 @@ def kubernetes(
     provide(plan.site, wanted, list(dict.fromkeys(toolkit)), report)
 
 
+def pulumi(inventory: Inventory = None) -> None:
+    """Build the lab's Pulumi and print the shell lines that put it to use, for `eval`."""
+    site = load_site(inventory or [DEFAULT_INVENTORY])
+    path = os.pathsep.join(map(str, engine.folders(reporter(err=True))))
+    typer.echo(f"export PATH={shlex.quote(path)}:$PATH")
+    for name, value in engine.settings(site.name).items():
+        typer.echo(f"export {name}={shlex.quote(value)}")
+
+
 def _list_faults(*, as_json: bool) -> None:
     if as_json:
         typer.echo(faults.table())
@@ -156,6 +166,7 @@ def register(app: typer.Typer) -> None:
     group.command("exec")(exec_)
     group.command()(ssh)
     group.command()(kubernetes)
+    group.command()(pulumi)
     app.add_typer(group, name="lab")
 
 

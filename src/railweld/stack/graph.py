@@ -357,7 +357,7 @@ def _warnings(
         for name, addon in _USED.items()
         if addon not in without and "@sha256:" not in images[name] and name != "clock_guard"
     ]
-    if loose:
+    if loose and not site.image_archives:
         yield (
             f"images without a digest: {', '.join(loose)}. Pin them on your mirror with "
             "railweld_image_overrides"

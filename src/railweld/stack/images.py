@@ -54,7 +54,11 @@ class Reference:
 
 
 def images_for(site: Site) -> dict[str, str]:
-    """Every image of the version set as this site pulls it, by the set's names."""
+    """Every image of the version set as this site pulls it, by the set's names.
+
+    Where nodes load images from files (`railweld_image_archives`), they go by their tags: a runtime
+    knows a digest only of what it pulled. The archives' index has their checksums.
+    """
     overrides: Mapping[str, str] = {str(k): v for k, v in site.image_overrides.items()}
     result = {}
     for name, image in site.versions.versions.images.items():
@@ -65,7 +69,7 @@ def images_for(site: Site) -> dict[str, str]:
             reference = Reference.parse(image.ref)
         except ValueError as error:
             raise RailweldError(f"railweld_image_overrides.{name}: {error}") from error
-        if image.digest:
+        if image.digest and not site.image_archives:
             reference = Reference(
                 reference.registry, reference.repository, reference.tag, image.digest
             )

@@ -81,7 +81,7 @@ def _wants(resource: str) -> str:
 
 
 def variables(spec: str) -> list[dict[str, str]]:
-    """What the rules below call `spec`, `all` (with init containers) and `gpu`."""
+    """What the rules below call `spec`, `all` (with init containers), `running` and `gpu`."""
     return [
         {"name": "spec", "expression": spec},
         {
@@ -90,8 +90,14 @@ def variables(spec: str) -> list[dict[str, str]]:
             "variables.spec.initContainers : [])",
         },
         {
+            # A sidecar is an init container that goes on: it can run NCCL as well as others.
+            "name": "running",
+            "expression": "variables.spec.containers + variables.all.filter(c, "
+            "has(c.restartPolicy) && c.restartPolicy == 'Always')",
+        },
+        {
             "name": "gpu",
-            "expression": f"variables.spec.containers.filter(c, {_wants(names.RESOURCE_GPU)})",
+            "expression": f"variables.running.filter(c, {_wants(names.RESOURCE_GPU)})",
         },
         {
             "name": "volumes",
@@ -107,7 +113,7 @@ def gpu_rules(args: PoliciesArgs, labels: str) -> list[Rule]:
         rules.append(
             Rule(
                 f"size(variables.gpu) == 0 || {labels}[?{quoted(LABEL_RDMA)}].orValue('') == 'none'"
-                f" || variables.spec.containers.exists(c, {_wants(args.rdma_resource)})",
+                f" || variables.running.exists(c, {_wants(args.rdma_resource)})",
                 f"a pod with GPUs but without {args.rdma_resource} runs NCCL on TCP: add "
                 f"resources.limits {{{args.rdma_resource}: 1}}, or the label {LABEL_RDMA}=none if "
                 "it stays on one node",
@@ -335,7 +341,14 @@ def _creators(args: PoliciesArgs, selector: dict[str, Any]) -> list[Manifest]:
                                 "replicasets",
                                 "statefulsets",
                             ],
-                        }
+                        },
+                        {
+                            # A container put into a pod that runs has all that the pod has.
+                            "apiGroups": [""],
+                            "apiVersions": ["v1"],
+                            "operations": ["UPDATE"],
+                            "resources": ["pods/ephemeralcontainers"],
+                        },
                     ]
                 },
                 "validations": [

@@ -85,9 +85,14 @@ def pod_spec(manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[st
     return template.get("metadata") or {}, template["spec"]
 
 
-def _containers(spec: Mapping[str, Any], *, init: bool = True) -> list[Mapping[str, Any]]:
-    first = list(spec.get("initContainers") or ()) if init else []
-    return first + list(spec.get("containers") or ())
+def _containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(spec.get("initContainers") or ()) + list(spec.get("containers") or ())
+
+
+def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those that run as long as the pod: its containers and its sidecars."""
+    sidecars = [e for e in spec.get("initContainers") or () if e.get("restartPolicy") == "Always"]
+    return sidecars + list(spec.get("containers") or ())
 
 
 def _wants(container: Mapping[str, Any], resource: str) -> bool:
@@ -117,7 +122,7 @@ def _privileged_by_list(manifest: Mapping[str, Any], _: Context) -> Iterator[str
 
 def _gpu_pods_can_use_rdma(manifest: Mapping[str, Any], context: Context) -> Iterator[str]:
     metadata, spec = pod_spec(manifest)
-    containers = _containers(spec, init=False)
+    containers = _running(spec)
     with_gpu = [each for each in containers if _wants(each, names.RESOURCE_GPU)]
     if not with_gpu:
         return

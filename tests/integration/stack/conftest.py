@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from railweld.site import Site, load_site
 from railweld.stack.graph import Stack, stack_for
+from railweld.state import cache_dir
 from tests.integration.stack.plane import ROOT, ControlPlane, running
 
 LAB = ROOT / "inventories" / "lab"
@@ -31,6 +34,24 @@ def site() -> Callable[..., Site]:
         return load_site([str(LAB)], extra)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def debian_program() -> Callable[[str, str], Path]:
+    """A program of a Debian package, without installing it."""
+
+    def fetch(package: str, path: str) -> Path:
+        folder = cache_dir("test-programs", package)
+        program = folder / path
+        if not program.is_file():
+            with tempfile.TemporaryDirectory() as name:
+                command = ["apt-get", "download", "-q", package]
+                subprocess.run(command, cwd=name, check=True, capture_output=True)
+                archive = next(Path(name).glob("*.deb"))
+                subprocess.run(["dpkg-deb", "-x", str(archive), str(folder)], check=True)
+        return program
+
+    return fetch
 
 
 @pytest.fixture(scope="session")

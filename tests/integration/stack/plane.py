@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -11,14 +12,16 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
-from railweld.lab import tools
-from railweld.stack.api import Cluster
+from railweld.lab import engine, tools
+from railweld.stack.api import Cluster, read_kubeconfig
+from railweld.stack.objects import Manifest
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Starting takes seconds; a machine that does other things too may take longer.
@@ -35,6 +38,14 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    """Return once something is so; fails when it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.2)
 
 
 class ControlPlane:
@@ -56,6 +67,7 @@ class ControlPlane:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._certificates()
         self._write_kubeconfig()
+        self._strict_pod_security()
         client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd)
         self.run(
             "etcd",
@@ -111,10 +123,11 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=Node,RBAC",
+            f"--admission-control-config-file={self.folder / 'admission.yaml'}",
             "--allow-privileged",
         )
 
-    def run(self, name: str, *command: Any) -> None:
+    def run(self, name: str, *command: Any, environment: Mapping[str, str] | None = None) -> None:
         """Start one process; its output goes to a file."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
@@ -122,6 +135,7 @@ class ControlPlane:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
+                env={**os.environ, **(environment or {})},
             )
 
     def stop(self, name: str | None = None) -> None:
@@ -155,6 +169,24 @@ class ControlPlane:
         """A client with the administrator's rights."""
         return Cluster.connect(self.kubeconfig, self.context, patience=PATIENCE)
 
+    def as_user(self, name: str, **extra: str) -> Cluster:
+        """A client that acts as somebody else, with what their credentials say beside the name."""
+        headers = {"Impersonate-User": name}
+        headers |= {
+            f"Impersonate-Extra-{quote(key, safe='')}": value for key, value in extra.items()
+        }
+        target = read_kubeconfig(self.kubeconfig, self.context)
+        return Cluster(dataclasses.replace(target, headers=headers), patience=PATIENCE)
+
+    def account_kubeconfig(self, account: str, namespace: str = "railweld-system") -> Path:
+        """A kubeconfig with a service account's own token, for programs of the stack."""
+        token = self.kubectl("-n", namespace, "create", "token", account).stdout.strip()
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path = self.folder / f"{account}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
     def kubectl(
         self, *arguments: str, text: str | None = None, check: bool = True, user: str = ""
     ) -> subprocess.CompletedProcess[str]:
@@ -185,6 +217,21 @@ class ControlPlane:
         return self.kubectl(
             "create", "-f", "-", *extra, text=json.dumps(manifest), check=False, user=user
         )
+
+    def apply(self, manifests: Iterable[Manifest]) -> None:
+        """Make objects without Pulumi, in the order given."""
+        cluster = self.cluster()
+        for manifest in manifests:
+            # A definition's kind is served a moment after it is stored.
+            wait_until(lambda kind=manifest: self._serves(kind))
+            cluster.apply(manifest, manager="test")
+        cluster.close()
+
+    def _serves(self, manifest: Manifest) -> bool:
+        cluster = self.cluster()
+        served = cluster.serves(manifest["apiVersion"], manifest["kind"])
+        cluster.close()
+        return served
 
     def name_cluster(self, name: str) -> None:
         """What kubeadm leaves: the cluster's name."""
@@ -247,6 +294,18 @@ class ControlPlane:
                      "-CA", str(folder / "ca.crt"), "-CAkey", str(folder / "ca.key"),
                      "-CAcreateserial", "-extfile", str(folder / f"{name}.ext"),
                      "-out", str(folder / f"{name}.crt"))  # fmt: skip
+
+    def _strict_pod_security(self) -> None:
+        """Namespaces that name no level are held to one, as on sites that care."""
+        kind = "PodSecurityConfiguration"
+        level = {"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": kind}
+        level["defaults"] = {"enforce": "baseline", "enforce-version": "latest"}
+        config = {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "AdmissionConfiguration",
+            "plugins": [{"name": "PodSecurity", "configuration": level}],
+        }
+        (self.folder / "admission.yaml").write_text(yaml.safe_dump(config))
 
     def _write_kubeconfig(self) -> None:
         def data(name: str) -> str:
@@ -323,8 +382,8 @@ class Pulumi:
     def __init__(self, plane: ControlPlane, folder: Path, inventory: Path) -> None:
         self.plane = plane
         self.folder = folder
-        self.state = folder / "backend"
-        self.state.mkdir(parents=True)
+        # Where the project's own backend lies for a user of this home.
+        self.state = folder / ".local" / "state" / "railweld"
         self.program = folder / "pulumi"
         # A copy: the stack's configuration file lies beside the program.
         shutil.copytree(
@@ -333,13 +392,13 @@ class Pulumi:
             ignore=shutil.ignore_patterns("__pycache__", "Pulumi.*.yaml"),
         )
         (folder / "passphrase").write_text("lab")
-        places = [tools.ensure("pulumi"), tools.ensure("pulumi-resource-kubernetes")]
         self.environment = {
             **os.environ,
-            "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([*map(str, engine.folders()), os.environ["PATH"]]),
             "HOME": str(folder),
+            # A CLI without cgo takes the home of the account unless both are given.
+            "USER": "railweld",
             "PULUMI_HOME": str(folder / "home"),
-            "PULUMI_BACKEND_URL": f"file://{self.state}",
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(folder / "passphrase"),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pwd
 import socket
 import struct
 import subprocess
@@ -14,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,7 +73,7 @@ class Chronyd:
 class Guard:
     """A running guard and what it told."""
 
-    chronyd: Chronyd
+    chronyd: Chronyd | None
     port: int
     patches: list[tuple[str, Any]]
     process: subprocess.Popen[bytes]
@@ -130,7 +133,9 @@ def start() -> Iterator[Callable[..., Guard]]:
 
         ends.append(end)
 
-    def run(chronyd: Chronyd, *arguments: str, node: str = "gpu1") -> Guard:
+    def run(
+        chronyd: Chronyd | None, *arguments: str, node: str = "gpu1", command_port: int = 0
+    ) -> Guard:
         patches: list[tuple[str, Any]] = []
 
         class Handler(BaseHTTPRequestHandler):
@@ -146,13 +151,15 @@ def start() -> Iterator[Callable[..., Guard]]:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        serve(chronyd)
+        if chronyd is not None:
+            serve(chronyd)
+            command_port = chronyd.port
         port = free_port()
         process = subprocess.Popen(
             [
                 str(tools.ensure("clock-guard") / "clock-guard"),
                 f"--node={node}",
-                f"--chrony=127.0.0.1:{chronyd.port}",
+                f"--chrony=127.0.0.1:{command_port}",
                 f"--api=http://127.0.0.1:{server.server_address[1]}",
                 f"--listen=127.0.0.1:{port}",
                 "--interval=50ms",
@@ -244,13 +251,14 @@ def test_the_time_server_may_serve_its_own_clock(start: Callable[..., Guard]) ->
 
 
 def test_changes_are_told_and_sameness_is_not(start: Callable[..., Guard]) -> None:
-    guard = start(Chronyd())
+    chronyd = Chronyd()
+    guard = start(chronyd)
     guard.until("ok", "Synchronised")
-    guard.chronyd.offset = 0.5
+    chronyd.offset = 0.5
     guard.until("off", "OffsetTooLarge")
-    guard.chronyd.answers = False
+    chronyd.answers = False
     guard.until("unknown", "ChronyUnreachable")
-    guard.chronyd.offset, guard.chronyd.answers = 0.0, True
+    chronyd.offset, chronyd.answers = 0.0, True
     guard.until("ok", "Synchronised")
     assert guard.labels() == ["ok", "off", "unknown", "ok"]
     assert len(guard.conditions()) == 4
@@ -271,3 +279,60 @@ def test_a_guard_without_a_node_name_says_so() -> None:
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "--node" in done.stderr
+
+
+class RealChronyd:
+    """Debian's chronyd beside the machine's own clock, which it does not touch (-x)."""
+
+    def __init__(self, program: Path, folder: Path, name: str, *lines: str, serve: int = 0) -> None:
+        self.command_port = free_port()
+        configuration = folder / f"{name}.conf"
+        settings = [
+            f"port {serve}",
+            f"cmdport {self.command_port}",
+            "bindaddress 127.0.0.1",
+            "bindcmdaddress 127.0.0.1",
+            f"pidfile {folder / name}.pid",
+            *lines,
+        ]
+        configuration.write_text("\n".join(settings) + "\n")
+        user = pwd.getpwuid(os.getuid()).pw_name
+        self.process = subprocess.Popen(
+            [program, "-x", "-d", "-u", user, "-f", configuration],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+@pytest.mark.deep
+def test_the_real_chronyd_is_understood(
+    start: Callable[..., Guard], debian_program: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """Its own packets: without a source, synchronised, 0.8 s off, and gone."""
+    program = debian_program("chrony", "usr/sbin/chronyd")
+    port = free_port()
+    head = RealChronyd(program, tmp_path, "head", "local stratum 10", "allow", serve=port)
+    source = f"server 127.0.0.1 port {port} iburst minpoll 0 maxpoll 0"
+    daemons = [head]
+    try:
+        guard = start(None, command_port=head.command_port)
+        guard.until("off", "LocalReference")
+        for name, line, state, reason in (
+            ("lost", f"server 127.0.0.1 port {free_port()}", "off", "NotSynchronised"),
+            ("shifted", f"{source} offset 0.8", "off", "OffsetTooLarge"),
+            ("good", source, "ok", "Synchronised"),
+        ):
+            daemon = RealChronyd(program, tmp_path, name, line)
+            daemons.append(daemon)
+            guard = start(None, command_port=daemon.command_port)
+            guard.until(state, reason)
+        daemons[-1].stop()
+        guard.until("unknown", "ChronyUnreachable")
+        assert guard.probe("/livez")[0] == 200
+    finally:
+        for daemon in daemons:
+            daemon.stop()

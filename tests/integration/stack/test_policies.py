@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 
 from railweld.site import Site
 from railweld.stack import policies
+from railweld.stack.api import ApiError
 from railweld.stack.graph import Stack, stack_for
 from railweld.stack.objects import Manifest
-from tests.integration.stack.plane import ControlPlane
+from tests.integration.stack.plane import ControlPlane, wait_until
 
 pytestmark = pytest.mark.deep
 
@@ -24,22 +24,12 @@ Change = Callable[[dict[str, Any]], object]
 @pytest.fixture(scope="module", autouse=True)
 def applied(plane: ControlPlane, stack: Stack) -> None:
     """The stack's objects."""
-    cluster = plane.cluster()
-    # Definitions need a moment until their kinds are served; the rules of NFD are not looked at.
-    for manifest in stack.manifests():
-        if manifest["kind"] != "NodeFeatureRule":
-            cluster.apply(manifest, manager="test")
+    plane.apply(stack.manifests())
     plane.kubectl("create", "namespace", "tenant")
-    cluster.close()
+    # A team that may use its nodes' network; the cluster's default would not let it.
+    plane.kubectl("label", "namespace", "tenant", "pod-security.kubernetes.io/enforce=privileged")
     # Admission takes new policies up a moment after they are stored.
     wait_until(lambda: plane.create(bare_pod(image="x:latest")).returncode != 0)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.2)
 
 
 def bare_pod(**container: Any) -> Manifest:
@@ -197,6 +187,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "the node's processes": (lambda p: p["spec"].update(hostPID=True), "processes"),
     "the node's IPC": (lambda p: p["spec"].update(hostIPC=True), "IPC"),
+    "no RDMA in a sidecar": (
+        lambda p: init_container(
+            p,
+            restartPolicy="Always",
+            resources={"limits": {"nvidia.com/gpu": "1"}},
+        ),
+        "lock memory",
+    ),
     "a node by name": (lambda p: p["spec"].update(nodeName="gpu1"), "nodeSelector"),
 }
 
@@ -255,10 +253,9 @@ def test_bad_nccl_variables_warn_and_are_let_through(
     assert (name in done.stderr) is warned
 
 
-def test_only_the_bridge_and_administrators_start_jobs(
-    plane: ControlPlane, job_pod: Manifest
-) -> None:
-    # A user with rights in every namespace, as operators of other things have them.
+@pytest.fixture(scope="module")
+def somebody(plane: ControlPlane) -> str:
+    """A user with rights in every namespace, as operators of other things have them."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -271,7 +268,13 @@ def test_only_the_bridge_and_administrators_start_jobs(
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "somebody"}],
     }
     plane.create(role, dry_run=False)
-    done = plane.create(as_job(job_pod), user="somebody")
+    return "somebody"
+
+
+def test_only_the_bridge_and_administrators_start_jobs(
+    plane: ControlPlane, job_pod: Manifest, somebody: str
+) -> None:
+    done = plane.create(as_job(job_pod), user=somebody)
     assert "only the Slurm bridge" in done.stderr
     bridge = "system:serviceaccount:railweld-system:bridged"
     done = plane.create(as_job(job_pod), user=bridge)
@@ -298,6 +301,73 @@ def test_the_bridge_has_the_rights_that_it_needs_and_no_more(plane: ControlPlane
     assert not can("get", "secrets", "-n", "railweld-system")
     assert not can("create", "rolebindings", *jobs)
     assert not can("delete", "validatingadmissionpolicies")
+
+
+def test_pods_of_the_stack_get_past_a_strict_pod_security(
+    plane: ControlPlane, stack: Stack
+) -> None:
+    """The plane holds namespaces without a level to `baseline`, which no node agent passes."""
+    agents = [each for each in stack.manifests() if each["kind"] in ("DaemonSet", "Deployment")]
+    assert agents
+    for agent in agents:
+        template = agent["spec"]["template"]
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": agent["metadata"]["name"], "namespace": "railweld-system"},
+            "spec": template["spec"],
+        }
+        done = plane.create(pod)
+        assert done.returncode == 0, done.stderr
+    unlabelled = bare_pod()
+    unlabelled["metadata"]["namespace"] = "default"
+    unlabelled["spec"]["hostNetwork"] = True
+    assert "violates PodSecurity" in plane.create(unlabelled).stderr
+
+
+def test_a_folder_cannot_be_left_by_dots(plane: ControlPlane, job_pod: Manifest) -> None:
+    host_path(job_pod, "/local/cache/../../etc")
+    assert "must not contain '..'" in plane.create(job_pod).stderr
+
+
+def test_nobody_puts_a_container_into_a_running_job(plane: ControlPlane, somebody: str) -> None:
+    plane.create(bare_pod(), dry_run=False)
+    path = "/api/v1/namespaces/railweld-jobs/pods/probe/ephemeralcontainers"
+    shell = {"name": "shell", "image": "registry.example.com/shell:1"}
+    body = {"spec": {"ephemeralContainers": [shell]}}
+    user = plane.as_user(somebody)
+    admin = plane.cluster()
+    try:
+        with pytest.raises(ApiError, match="only the Slurm bridge"):
+            user.request("PATCH", path, body, content="application/strategic-merge-patch+json")
+        admin.request("PATCH", path, body, content="application/strategic-merge-patch+json")
+    finally:
+        user.close()
+        admin.close()
+        plane.kubectl("-n", "railweld-jobs", "delete", "pod", "probe", "--now")
+
+
+def test_jobs_have_their_priority_and_evict_nobody(plane: ControlPlane, job_pod: Manifest) -> None:
+    done = plane.kubectl(
+        *("create", "-f", "-", "--dry-run=server"),
+        *("-o", "jsonpath={.spec.priority} {.spec.preemptionPolicy}"),
+        text=json.dumps(job_pod),
+    )
+    assert done.stdout == "100000 Never"
+
+
+def test_all_jobs_together_get_no_more_than_the_sites_gpus(
+    plane: ControlPlane, job_pod: Manifest
+) -> None:
+    def counted() -> bool:
+        arguments = ("-n", "railweld-jobs", "get", "resourcequota", "railweld-jobs")
+        return bool(plane.kubectl(*arguments, "-o", "jsonpath={.status.hard}").stdout)
+
+    wait_until(counted)
+    container(job_pod)["resources"]["limits"]["nvidia.com/gpu"] = "25"
+    assert "exceeded quota" in plane.create(job_pod).stderr
+    container(job_pod)["resources"]["limits"] = {"nvidia.com/gpu": "24", "rdma/hca": "13"}
+    assert "exceeded quota" in plane.create(job_pod).stderr
 
 
 def test_quota_takes_extended_resources(plane: ControlPlane) -> None:
@@ -335,28 +405,78 @@ def test_pods_of_a_job_go_to_the_hosts_in_rank_order(
     assert "railweld-pin" in done.stderr
 
 
+def test_a_jobs_pods_run_on_the_hosts_that_slurm_gave_it(
+    plane: ControlPlane, job_pod: Manifest
+) -> None:
+    """Controller, admission and scheduler together: rank i is on the i-th host."""
+    hosts = ["gpu3", "gpu1", "gpu2"]
+    plane.start_kwok()
+    plane.nodes(3, {"nvidia.com/gpu": "8", "rdma/hca": "4"})
+    job = as_job(job_pod)
+    job["spec"] |= {"completions": 3, "parallelism": 3}
+    annotations = {"railweld.io/hosts": ",".join(hosts)}
+    job["spec"]["template"]["metadata"]["annotations"] = annotations
+
+    def placed() -> dict[str, str]:
+        rank = "batch\\.kubernetes\\.io/job-completion-index"
+        found = plane.kubectl(
+            *("-n", "railweld-jobs", "get", "pods", "-l", "job-name=probe", "-o"),
+            f"jsonpath={{range .items[*]}}{{.metadata.labels.{rank}}}={{.spec.nodeName}} {{end}}",
+        ).stdout
+        pairs = (each.partition("=")[::2] for each in found.split())
+        return {index: node for index, node in pairs if node}
+
+    try:
+        bridge = "system:serviceaccount:railweld-system:bridged"
+        done = plane.create(job, user=bridge, dry_run=False)
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: len(placed()) == len(hosts), 120)
+        assert placed() == {str(rank): host for rank, host in enumerate(hosts)}
+    finally:
+        plane.kubectl("-n", "railweld-jobs", "delete", "job", "probe", "--ignore-not-found")
+        plane.kubectl("delete", "node", *hosts)
+        plane.stop("kwok")
+
+
 def test_a_guard_describes_its_own_node_only(plane: ControlPlane) -> None:
     plane.nodes(2, {"nvidia.com/gpu": "8", "rdma/hca": "4"})
-    guard = "system:serviceaccount:railweld-system:clock-guard"
+    guard = plane.as_user(
+        "system:serviceaccount:railweld-system:clock-guard",
+        # As in the token of a pod that runs on gpu1.
+        **{"authentication.kubernetes.io/node-name": "gpu1"},
+    )
 
-    def patch(node: str, change: str, own: str = "gpu1") -> Any:
-        return plane.kubectl(
-            "patch", "node", node, "--type=merge", "-p", change, f"--as={guard}",
-            f"--as-user-extra=authentication.kubernetes.io/node-name={own}", check=False,
-        )  # fmt: skip
+    def patch(node: str, change: Any, part: str = "") -> str:
+        try:
+            guard.request(
+                "PATCH", f"/api/v1/nodes/{node}{part}", change,
+                content="application/strategic-merge-patch+json",
+            )  # fmt: skip
+        except ApiError as error:
+            return str(error)
+        return ""
 
-    label = '{"metadata":{"labels":{"railweld.io/clock":"ok"}}}'
+    label = {"metadata": {"labels": {"railweld.io/clock": "ok"}}}
+    condition = {"type": "ClockSynchronised", "status": "True", "reason": "x", "message": "x"}
     try:
-        done = patch("gpu1", label)
-        assert done.returncode == 0, done.stderr
-        assert "the node that it runs on" in patch("gpu2", label).stderr
-        other = '{"metadata":{"labels":{"nvidia.com/gpu.present":"false"}}}'
-        assert "may only set the label" in patch("gpu1", other).stderr
-        taint = '{"spec":{"unschedulable":true}}'
-        assert "may only set the label" in patch("gpu1", taint).stderr
-        done = plane.kubectl("label", "node", "gpu2", "who=admin")
-        assert done.returncode == 0
+        assert patch("gpu1", label) == ""
+        assert patch("gpu1", {"status": {"conditions": [condition]}}, "/status") == ""
+        assert "the node that it runs on" in patch("gpu2", label)
+        assert "the node that it runs on" in patch(
+            "gpu2", {"status": {"conditions": [condition]}}, "/status"
+        )
+        for change in (
+            {"metadata": {"labels": {"nvidia.com/gpu.present": "false"}}},
+            {"metadata": {"labels": {"rdma.nvidia.com/available": None}}},
+            {"metadata": {"labels": {"rack": "7"}}},
+            {"spec": {"unschedulable": True}},
+            {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
+        ):
+            assert "may only set the label" in patch("gpu1", change), change
+        # Others are not held to anything.
+        plane.kubectl("label", "node", "gpu2", "who=admin")
     finally:
+        guard.close()
         plane.kubectl("delete", "node", "gpu1", "gpu2")
 
 

@@ -25,12 +25,12 @@ def railweld(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_render_prints_yaml_in_order_and_warns_beside_it() -> None:
-    done = railweld("stack", "render", "-i", "inventories/lab")
+    done = railweld("stack", "render", "-i", "inventories/example-a100")
     assert done.returncode == 0, done.stderr
     objects = list(yaml.safe_load_all(done.stdout))
     assert [each["kind"] for each in objects[:2]] == ["Namespace", "Namespace"]
     assert "images without a digest" in done.stderr
-    listed = railweld("stack", "render", "-i", "inventories/lab", "--json")
+    listed = railweld("stack", "render", "-i", "inventories/example-a100", "--json")
     assert json.loads(listed.stdout)["items"] == objects
 
 

@@ -306,16 +306,35 @@ def test_own_registry_and_single_images(site: Sites) -> None:
             image_overrides={"dcgm_exporter": f"other.example.com/dcgm:4@{digest}"},
         )
     )
-    assert (
-        images["device_plugin"]
-        == "registry.example.com:5000/mirror/nvidia/k8s-device-plugin:v0.14.5"
-    )
+    plugin, _, pinned = images["device_plugin"].partition("@")
+    assert plugin == "registry.example.com:5000/mirror/nvidia/k8s-device-plugin:v0.14.5"
+    # What is mirrored keeps its digest.
+    assert pinned.startswith("sha256:")
     assert images["dcgm_exporter"] == f"other.example.com/dcgm:4@{digest}"
 
 
 def test_an_override_that_names_no_build_is_refused(site: Sites) -> None:
     with pytest.raises(RailweldError, match=r"image_overrides.nfd: .*the tag latest"):
         images_for(site(image_overrides={"nfd": "registry.example.com/nfd:latest"}))
+
+
+@pytest.mark.parametrize("version_set", ["a100-2023", "current"])
+def test_images_have_a_tag_and_a_digest(site: Sites, version_set: str) -> None:
+    """Except for those of which nobody could say the digest, which the warning names."""
+    chosen = site(version_set=version_set)
+    loose = set()
+    for name, text in images_for(chosen).items():
+        reference = Reference.parse(text)
+        assert reference.tag
+        if not reference.digest:
+            loose.add(name)
+    assert loose <= {"clock_guard", "rdma_device_plugin", "dcgm_exporter"}
+
+
+def test_images_that_come_from_files_go_by_their_tags(site: Sites) -> None:
+    chosen = site("lab", stack_without=[])
+    assert not any("@" in image for image in images_for(chosen).values())
+    assert not any("digest" in each for each in stack_for(chosen).warnings)
 
 
 def test_images_without_a_digest_are_named(site: Sites) -> None:
