@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from railweld.errors import ExitCode
-
-if TYPE_CHECKING:
-    from railweld.images.catalog import Entry
+from railweld.images.catalog import Entry, catalog
+from railweld.images.make import build, push, save
+from railweld.site.build import load_site
+from railweld.site.inventory import default_sources
 
 Inventory = Annotated[
     list[str] | None,
@@ -45,8 +46,6 @@ def save_images(
     stand_ins: StandIns = False,
 ) -> int:
     """Lay the archives and their index into a folder, as railweld_image_archives names it."""
-    from railweld.images.make import save  # noqa: PLC0415
-
     entries, archives = _built(inventory, stand_ins)
     save(entries, archives, output)
     for entry in entries:
@@ -56,19 +55,12 @@ def save_images(
 
 def push_images(*, inventory: Inventory = None, stand_ins: StandIns = False) -> int:
     """Push the images to railweld_image_registry."""
-    from railweld.images.make import push  # noqa: PLC0415
-
     entries, archives = _built(inventory, stand_ins)
     push(entries, archives, _report)
     return ExitCode.OK
 
 
 def _built(inventory: list[str] | None, stand_ins: bool) -> tuple[tuple[Entry, ...], list[Path]]:
-    from railweld.images.catalog import catalog  # noqa: PLC0415 - loads Ansible
-    from railweld.images.make import build  # noqa: PLC0415
-    from railweld.site.build import load_site  # noqa: PLC0415
-    from railweld.site.inventory import default_sources  # noqa: PLC0415
-
     entries = catalog(load_site(inventory or default_sources()), stand_ins=stand_ins)
     return entries, build(entries, _report)
 

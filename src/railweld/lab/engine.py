@@ -17,6 +17,12 @@ from railweld.lab.process import Report
 from railweld.state import cache_dir, site_state_dir
 
 _LANGUAGE_HOST: Final = "pulumi-language-python"
+#: Nothing is fetched, and `destroy` looks whether it is the right cluster, as `up` does.
+SETTINGS: Final = {
+    "PULUMI_SKIP_UPDATE_CHECK": "true",
+    "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+    "PULUMI_RUN_PROGRAM": "true",
+}
 
 
 def folders(report: Report | None = None) -> list[Path]:
@@ -33,7 +39,7 @@ def folders(report: Report | None = None) -> list[Path]:
 
 
 def settings(site: str) -> dict[str, str]:
-    """Environment of the engine: nothing is fetched, nothing is asked.
+    """Environment of the engine on a terminal: nothing is asked.
 
     The passphrase is made on the first call and kept beside the site's state, mode 0600.
     """
@@ -43,11 +49,7 @@ def settings(site: str) -> dict[str, str]:
         partial.touch(mode=0o600)
         partial.write_text(secrets.token_urlsafe(32), encoding="ascii")
         partial.replace(passphrase)
-    return {
-        "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-    }
+    return {"PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase), **SETTINGS}
 
 
 def _language_host() -> Path:

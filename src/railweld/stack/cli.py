@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import yaml
 
 from railweld import names
 from railweld.errors import ExitCode, UsageError
+from railweld.site.build import load_site
+from railweld.site.inventory import default_sources, parse_extra_vars
+from railweld.stack import gpu_operator
+from railweld.stack.api import Cluster
+from railweld.stack.diff import Finding, compare
+from railweld.stack.graph import Stack, stack_for
+from railweld.stack.objects import Manifest, in_order
+from railweld.stack.preflight import adopt_command, refuse_other_cluster
 from railweld.state import site_state_dir
-
-if TYPE_CHECKING:
-    from railweld.stack.diff import Finding
-    from railweld.stack.graph import Stack
-    from railweld.stack.objects import Manifest
 
 Inventory = Annotated[
     list[str] | None,
@@ -64,8 +67,6 @@ def render(
             for manifest in addon.manifests:
                 typer.echo(f"---\n{_yaml(manifest)}", nl=False)
     if stack.gpu_operator:
-        from railweld.stack import gpu_operator  # noqa: PLC0415
-
         typer.echo(f"# {gpu_operator.command(stack.gpu_operator)}", err=output is not None)
     return ExitCode.OK
 
@@ -87,10 +88,6 @@ def diff(
     as_json: AsJson = False,
 ) -> int:
     """Compare a cluster with the description; changes nothing. Exit code 2 on differences."""
-    from railweld.stack.api import Cluster  # noqa: PLC0415
-    from railweld.stack.diff import compare  # noqa: PLC0415
-    from railweld.stack.preflight import refuse_other_cluster  # noqa: PLC0415
-
     stack = _stack(inventory, extra_vars, vault_password_file)
     path = kubeconfig or site_state_dir(stack.site) / names.KUBECONFIG
     chosen = context or names.kube_context(stack.site)
@@ -111,11 +108,6 @@ def diff(
 
 
 def _stack(inventory: list[str] | None, extra_vars: list[str] | None, vault: Path | None) -> Stack:
-    # Ansible takes most of a second to load; `railweld --help` should not wait for it.
-    from railweld.site.build import load_site  # noqa: PLC0415
-    from railweld.site.inventory import default_sources, parse_extra_vars  # noqa: PLC0415
-    from railweld.stack.graph import stack_for  # noqa: PLC0415
-
     site = load_site(
         inventory or default_sources(),
         parse_extra_vars(extra_vars or ()),
@@ -126,8 +118,6 @@ def _stack(inventory: list[str] | None, extra_vars: list[str] | None, vault: Pat
 
 def _write(stack: Stack, folder: Path) -> int:
     """One file per object in a folder per add-on, numbered in order; old ones are removed."""
-    from railweld.stack.objects import in_order  # noqa: PLC0415
-
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--output {folder}: found a file, expected a folder")
     written: set[Path] = set()
@@ -183,8 +173,6 @@ def _data(finding: Finding) -> dict[str, Any]:
 
 
 def _print(finding: Finding, site: str) -> None:
-    from railweld.stack.preflight import adopt_command  # noqa: PLC0415
-
     words = {
         "missing": "missing",
         "differs": "differs",

@@ -399,13 +399,12 @@ class Pulumi:
             # A CLI without cgo takes the home of the account unless both are given.
             "USER": "railweld",
             "PULUMI_HOME": str(folder / "home"),
+            **engine.SETTINGS,
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(folder / "passphrase"),
-            "PULUMI_SKIP_UPDATE_CHECK": "true",
-            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "RAILWELD_VERSIONS": str(ROOT / "versions"),
         }
         self("stack", "init", plane.site)
-        self("config", "set", "railweld:site", str(inventory))
+        self("config", "set", "site", str(inventory))
         self("config", "set", "railweld:kubeconfig", str(plane.kubeconfig))
         self("config", "set", "railweld:patience", "5")
 

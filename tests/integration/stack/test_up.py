@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import socket
+import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -44,10 +50,10 @@ def engine(own_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def site_copy(tmp_path: Path, engine: Pulumi) -> Iterator[Callable[..., None]]:
+def site_copy(tmp_path: Path, engine: Pulumi) -> Iterator[Callable[..., Path]]:
     """Let the stack be of a changed description for one test."""
 
-    def change(**variables: object) -> None:
+    def change(**variables: object) -> Path:
         copy = tmp_path / "site"
         shutil.copytree(LAB, copy, dirs_exist_ok=True)
         values = {f"railweld_{name}": value for name, value in variables.items()}
@@ -55,6 +61,7 @@ def site_copy(tmp_path: Path, engine: Pulumi) -> Iterator[Callable[..., None]]:
         data = yaml.safe_load((LAB / "group_vars" / "all.yml").read_text()) | values
         file.write_text(yaml.safe_dump(data))
         engine("config", "set", "railweld:site", str(copy))
+        return copy
 
     yield change
     engine("config", "set", "railweld:site", str(LAB))
@@ -68,7 +75,7 @@ def as_described(plane: ControlPlane, stack: Stack) -> bool:
         cluster.close()
 
 
-def live(plane: ControlPlane, wanted: Key) -> dict[str, object] | None:
+def live(plane: ControlPlane, wanted: Key) -> dict[str, Any] | None:
     cluster = plane.cluster()
     try:
         return cluster.get(wanted)
@@ -125,6 +132,100 @@ def test_what_someone_changed_by_hand_shows_and_is_put_right(
     assert engine.changes() == {}
 
 
+def test_what_someone_added_to_the_jobs_environment_is_taken_out(
+    engine: Pulumi, own_plane: ControlPlane, deployed: Stack
+) -> None:
+    """Jobs take every key of the profile into their environment."""
+    engine.up()
+    own_plane.kubectl(
+        *("-n", "railweld-jobs", "patch", "configmap", "nccl-profile", "--type=merge"),
+        *("-p", '{"data":{"NCCL_SHM_DISABLE":"1"}}'),
+    )
+    assert not as_described(own_plane, deployed)
+    assert engine.changes() == {"update": 1}
+    engine.up()
+    assert as_described(own_plane, deployed)
+
+
+def test_diff_tells_what_the_cluster_has_against_the_description(
+    engine: Pulumi, own_plane: ControlPlane, site_copy: Callable[..., Path]
+) -> None:
+    def diff(inventory: Path = LAB) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                *(Path(sys.executable).parent / "railweld", "stack", "diff", "-i", inventory),
+                *("--kubeconfig", own_plane.kubeconfig),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    engine.up()
+    same = diff()
+    assert same.returncode == 0, same.stdout + same.stderr
+    assert "every object is as described" in same.stdout
+    own_plane.kubectl("-n", "railweld-system", "delete", "service", "dcgm-exporter")
+    own_plane.kubectl(
+        *("-n", "railweld-jobs", "patch", "configmap", "nccl-profile", "--type=merge"),
+        *("-p", '{"data":{"NCCL_IB_TC":"0"}}'),
+    )
+    own_plane.kubectl(
+        *("-n", "railweld-jobs", "label", "resourcequota", "railweld-jobs"),
+        "app.kubernetes.io/managed-by-",
+    )
+    changed = diff()
+    assert changed.returncode == 2
+    assert "Service railweld-system/dcgm-exporter: missing" in changed.stdout
+    assert 'data.NCCL_IB_TC: found "0", expected "104"' in changed.stdout
+    assert "ResourceQuota railweld-jobs/railweld-jobs: not this stack's; to hand it over: kubectl" \
+        in changed.stdout  # fmt: skip
+    own_plane.kubectl(
+        *("-n", "railweld-jobs", "label", "resourcequota", "railweld-jobs"),
+        "app.kubernetes.io/managed-by=railweld",
+    )
+    engine.up()
+    less = diff(site_copy(stack_without=["nfd", "metrics"]))
+    assert less.returncode == 2
+    assert "DaemonSet railweld-system/dcgm-exporter: no longer described" in less.stdout
+    assert diff().returncode == 0
+
+
+def test_gpus_are_handed_over_to_the_operators_chart(
+    engine: Pulumi, own_plane: ControlPlane, site_copy: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A chart of that name from a path; it shows which values it was given."""
+    chart = tmp_path / "gpu-operator-1.0.0.tgz"
+    shown = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "shown"},
+        "data": {"values": "{{ .Values | toJson | quote }}"},
+    }
+    members = {
+        "gpu-operator/Chart.yaml": "apiVersion: v2\nname: gpu-operator\nversion: 1.0.0\n",
+        "gpu-operator/templates/shown.yaml": yaml.safe_dump(shown).replace("'", ""),
+    }
+    with tarfile.open(chart, "w:gz") as archive:
+        for name, text in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    site_copy(gpu_stack="operator", charts={"gpu_operator": str(chart)})
+    engine.up()
+    found = live(own_plane, Key("v1", "ConfigMap", "railweld-system", "shown"))
+    assert found is not None
+    values = json.loads(found["data"]["values"])
+    # Driver and toolkit are the roles', and there may be one exporter only.
+    assert values["driver"] == {"enabled": False}
+    assert values["toolkit"] == {"enabled": False}
+    assert values["dcgmExporter"] == {"enabled": False}
+    assert values["devicePlugin"] == {"enabled": True}
+    plugin = Key("apps/v1", "DaemonSet", "railweld-system", "nvidia-device-plugin")
+    assert live(own_plane, plugin) is None
+    assert engine.changes() == {}
+
+
 def test_what_others_added_is_left_alone(
     engine: Pulumi, own_plane: ControlPlane, deployed: Stack
 ) -> None:
@@ -135,12 +236,12 @@ def test_what_others_added_is_left_alone(
     assert as_described(own_plane, deployed)
     namespace = live(own_plane, Key("v1", "Namespace", "", "railweld-jobs"))
     assert namespace is not None
-    assert namespace["metadata"]["labels"]["team"] == "vision"  # type: ignore[index]
+    assert namespace["metadata"]["labels"]["team"] == "vision"
     assert live(own_plane, Key("v1", "ConfigMap", "railweld-jobs", "mine")) is not None
 
 
 def test_a_changed_description_changes_only_what_follows_from_it(
-    engine: Pulumi, site_copy: Callable[..., None], own_plane: ControlPlane
+    engine: Pulumi, site_copy: Callable[..., Path], own_plane: ControlPlane
 ) -> None:
     engine.up()
     site_copy(lossless_dscp=30)
@@ -148,11 +249,11 @@ def test_a_changed_description_changes_only_what_follows_from_it(
     engine.up()
     profile = live(own_plane, PROFILE)
     assert profile is not None
-    assert profile["data"]["NCCL_IB_TC"] == "120"  # type: ignore[index]
+    assert profile["data"]["NCCL_IB_TC"] == "120"
 
 
 def test_an_addon_left_out_is_removed(
-    engine: Pulumi, site_copy: Callable[..., None], own_plane: ControlPlane
+    engine: Pulumi, site_copy: Callable[..., Path], own_plane: ControlPlane
 ) -> None:
     engine.up()
     site_copy(stack_without=["nfd", "metrics"])
@@ -285,6 +386,23 @@ def test_a_cluster_of_another_name_is_refused(engine: Pulumi, own_plane: Control
         own_plane.name_cluster("lab")
 
 
+def test_another_cluster_is_not_destroyed(
+    engine: Pulumi, own_plane: ControlPlane, deployed: Stack
+) -> None:
+    engine.up()
+    own_plane.name_cluster("berlin")
+    try:
+        refused = engine("destroy", "--yes", check=False)
+        assert refused.returncode != 0
+        text = refused.stdout + refused.stderr
+        assert "found the cluster of site berlin, expected lab" in text
+        assert no_stack_trace(text), text
+        assert as_described(own_plane, deployed)
+    finally:
+        own_plane.name_cluster("lab")
+    assert engine.changes() == {}
+
+
 def test_a_cluster_without_a_name_is_refused_until_someone_says_so(
     engine: Pulumi, own_plane: ControlPlane
 ) -> None:
@@ -320,6 +438,25 @@ def test_an_unreachable_cluster_is_one_error(
         engine("config", "set", "railweld:kubeconfig", str(own_plane.kubeconfig))
 
 
+def test_a_server_that_never_answers_is_one_error(
+    engine: Pulumi, own_plane: ControlPlane, tmp_path: Path
+) -> None:
+    engine.up()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        config = own_plane.kubeconfig.read_text().replace(
+            f":{own_plane.port}", f":{silent.getsockname()[1]}"
+        )
+        (tmp_path / "kubeconfig").write_text(config)
+        engine("config", "set", "railweld:kubeconfig", str(tmp_path / "kubeconfig"))
+        try:
+            fails_in_words(engine, "no answer for 5 s", "timed out")
+        finally:
+            engine("config", "set", "railweld:kubeconfig", str(own_plane.kubeconfig))
+    assert engine.changes() == {}
+
+
 def test_a_missing_kubeconfig_names_the_playbook(engine: Pulumi, own_plane: ControlPlane) -> None:
     engine("config", "set", "railweld:kubeconfig", "/nowhere/kubeconfig")
     try:
@@ -329,13 +466,13 @@ def test_a_missing_kubeconfig_names_the_playbook(engine: Pulumi, own_plane: Cont
 
 
 def test_a_description_of_another_site_is_refused(
-    engine: Pulumi, site_copy: Callable[..., None]
+    engine: Pulumi, site_copy: Callable[..., Path]
 ) -> None:
     site_copy(site="berlin")
     fails_in_words(engine, "found the description of berlin for the stack lab")
 
 
-def test_a_bad_description_is_one_error(engine: Pulumi, site_copy: Callable[..., None]) -> None:
+def test_a_bad_description_is_one_error(engine: Pulumi, site_copy: Callable[..., Path]) -> None:
     site_copy(lossless_priority=9)
     fails_in_words(engine, "lossless_priority")
 
@@ -349,7 +486,7 @@ def test_no_site_names_the_command(engine: Pulumi) -> None:
 
 
 def test_the_policy_pack_lets_the_stack_through_and_stops_bad_ones(
-    engine: Pulumi, site_copy: Callable[..., None]
+    engine: Pulumi, site_copy: Callable[..., Path]
 ) -> None:
     done = engine("preview", "--policy-pack", "policy")
     assert "railweld@v0.1.0" in done.stdout
