@@ -131,7 +131,8 @@ class ControlPlane:
         """Start one process; its output goes to a file."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [str(each) for each in command],
+                # Tests that are killed leave no control plane behind.
+                ["setpriv", "--pdeathsig", "KILL", *(str(each) for each in command)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
