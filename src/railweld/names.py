@@ -55,6 +55,30 @@ RUNTIME_CLASS_GPU: Final = "nvidia"
 #: Set on nodes by the clock guard, beside its label.
 CONDITION_CLOCK: Final = "ClockSynchronised"
 
+# -- The Slurm bridge ------------------------------------------------------------------------
+
+#: What slurmd runs in place of a batch script, and the daemon behind it.
+BRIDGE_CLIENT: Final = "/usr/libexec/railweld/exec"
+BRIDGE_CONFIG: Final = "/etc/railweld/bridge.json"
+BRIDGE_SOCKET: Final = "/run/railweld/bridge.sock"
+#: Beginning of every reason that the bridge gives a Slurm node; others are an admin's.
+BRIDGE_REASON: Final = "railweld: "
+#: In a job's pod: the agent with its shims, and what is the job's own.
+POD_AGENT: Final = "/opt/railweld"
+POD_JOB: Final = "/run/railweld/job"
+#: On a job's objects.
+LABEL_SLURM_CLUSTER: Final = "railweld.io/slurm-cluster"
+LABEL_JOB_ID: Final = "railweld.io/job-id"
+LABEL_JOB_RESTART: Final = "railweld.io/restart"
+LABEL_JOB_UID: Final = "railweld.io/uid"
+LABEL_PARTITION: Final = "railweld.io/partition"
+LABEL_AGENT: Final = "railweld.io/agent"
+GATE_PLACEMENT: Final = "railweld.io/placement"
+ANNOTATION_SUBMITTED: Final = "railweld.io/submitted"
+ANNOTATION_OUTCOME: Final = "railweld.io/outcome"
+#: On a PodTemplate: the node's folder of which each job gets a part.
+ANNOTATION_SCRATCH: Final = "railweld.io/scratch"
+
 CONFIGMAP_NCCL: Final = "nccl-profile"
 SERVICE_ACCOUNT_BRIDGE: Final = "bridged"
 

@@ -1,0 +1,547 @@
+"""`bridged`: one daemon per Slurm cluster, the only one with rights in Kubernetes.
+
+It keeps no state of its own: what runs is in Kubernetes' labels and in slurmctld.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import grp
+import logging
+import os
+import pwd
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from railweld import names
+from railweld.bridge import environment, logs, monitor, render, script
+from railweld.bridge.config import Config, load, split_address
+from railweld.bridge.decide import Slurm as SlurmState
+from railweld.bridge.hub import Crew, Hub
+from railweld.bridge.kube import CONFLICT, Kube, KubeRefusedError, KubeUnknownError
+from railweld.bridge.mirror import Mirror
+from railweld.bridge.observed import Key
+from railweld.bridge.pod import wire
+from railweld.bridge.run import Run, RunError, Settings
+from railweld.bridge.server import Attach, Frames, Refused, Server, number
+from railweld.bridge.session import Session
+from railweld.bridge.slurm import Slurm, SlurmJob, SlurmUnknownError
+from railweld.errors import RailweldError
+from railweld.stack.bridge import PIN_POLICY
+from railweld.stack.objects import Manifest
+
+_log = logging.getLogger(__name__)
+
+#: Slurm's own default; the real one is read from slurmctld.
+KILL_WAIT: Final = 30
+#: A policy that was there so long ago is looked at again before the next Job.
+POLICY_SECONDS: Final = 30.0
+#: A job that slurmctld has just launched may not show as running yet.
+LAUNCH_SECONDS: Final = 10.0
+#: Looks that must agree before a job counts as ended.
+LOOKS: Final = 2
+#: How often an epilog looks again.
+EPILOG_SECONDS: Final = 0.2
+
+
+class Bridge:
+    """The daemon: runs, and what they share."""
+
+    def __init__(self, config: Config, *, kube: Kube, slurm: Slurm) -> None:
+        self.config = config
+        self.kube = kube
+        self.slurm = slurm
+        self.mirror = Mirror(kube, config.namespace, config.cluster)
+        self.mirror.on_change = self._on_change
+        self.hub = Hub(self._crew)
+        self.server = Server(self)
+        self.server.handle("epilog", self._epilog)
+        self.runs: dict[Key, Run] = {}
+        self._drivers: dict[Key, asyncio.Task[None]] = {}
+        self._jobs: dict[int, SlurmJob] | None = None
+        self._jobs_at = float("-inf")
+        #: Looks in a row that found a run ended; and when the Kubernetes objects were first seen.
+        self._ended: dict[Key, int] = {}
+        self._agent: str | None = None
+        self._policy_seen = float("-inf")
+        self._gated = config.placement == "patch"
+        self._kill_wait = KILL_WAIT
+        self._comments: dict[Key, str] = {}
+        #: Runs that came to their end and whose objects are still there.
+        self._done: set[Key] = set()
+        self.hub_port = 0
+        self.finished: dict[str, int] = {}
+        self.started_at = time.time()
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Run until cancelled."""
+        await self._prepare()
+        host, port = self.config.listen_at
+        self.hub_port = await self.hub.start(host, port)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.mirror.follow())
+            group.create_task(self._tick())
+            group.create_task(self._comment())
+            await self.server.start(self.config.socket)
+            if self.config.monitor_at is not None:
+                group.create_task(monitor.serve(self, *self.config.monitor_at))
+            _log.info("serving", extra={"socket": str(self.config.socket), "hub": self.hub_port})
+            _ready()
+
+    async def _prepare(self) -> None:
+        try:
+            settings = await self.slurm.settings()
+        except SlurmUnknownError as error:
+            _log.warning("slurmctld does not answer yet", extra={"error": str(error)})
+            return
+        self._take_settings(settings)
+
+    def _take_settings(self, settings: Mapping[str, str]) -> None:
+        words = settings.get("KillWait", "").split()
+        if words and words[0].isdigit():
+            self._kill_wait = int(words[0])
+        cluster = settings.get("ClusterName")
+        if cluster and cluster != self.config.cluster:
+            raise RailweldError(
+                f"cluster: found {cluster} in slurmctld, expected {self.config.cluster} as in the "
+                "bridge's configuration. Fix: run playbooks/deploy-slurm.yml"
+            )
+
+    # -- what runs ask (run.World) -----------------------------------------------------------
+
+    def settings(self) -> Settings:
+        """What all runs share."""
+        host, port = split_address("advertise", self.config.advertise)
+        return Settings(
+            namespace=self.config.namespace,
+            hub=f"{host}:{port or self.hub_port}",
+            kill_wait=self._kill_wait,
+            gated=self._gated,
+            start_limit=self.config.start_limit,
+            streams=self.config.streams,
+        )
+
+    def slurm_of(self, key: Key) -> SlurmState:
+        """What slurmctld says of a run, if it was asked lately."""
+        if self._jobs is None or time.monotonic() - self._jobs_at > 4 * self.config.tick + 5:
+            return SlurmState.UNKNOWN
+        if self._ended.get(key, 0) >= LOOKS:
+            return SlurmState.ENDED
+        return SlurmState.ACTIVE
+
+    def failed_nodes(self, hosts: tuple[str, ...]) -> Mapping[int, str]:
+        """Ranks whose node is given up."""
+        del hosts
+        return {}
+
+    async def may_create(self) -> None:
+        """Refuse while the policy that pins pods to their nodes is missing."""
+        if self._gated or time.monotonic() - self._policy_seen < POLICY_SECONDS:
+            return
+        base = "/apis/admissionregistration.k8s.io/v1"
+        for kind in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"):
+            try:
+                found = await self.kube.get(f"{base}/{kind}/{PIN_POLICY}")
+            except KubeRefusedError as error:
+                raise RunError(f"{kind} {PIN_POLICY}: {error}") from error
+            if found is None:
+                raise RunError(
+                    f"found no {kind} {PIN_POLICY} in the cluster, expected the stack's: without "
+                    "it pods would not run on the nodes of the job. Fix: pulumi up"
+                )
+        self._policy_seen = time.monotonic()
+
+    async def agent_config(self) -> str:
+        """The ConfigMap with this version's agent, made once."""
+        if self._agent is None:
+            manifest = render.agent(self.config.namespace)
+            path = f"/api/v1/namespaces/{self.config.namespace}/configmaps"
+            try:
+                await self.kube.request("POST", path, manifest)
+            except KubeRefusedError as error:
+                if error.status != CONFLICT:
+                    raise
+            self._agent = str(manifest["metadata"]["name"])
+        return self._agent
+
+    def commented(self, key: Key, text: str) -> None:
+        """Write AdminComment soon; only the last text of a run counts."""
+        self._comments[key] = f"k8s={self.config.namespace}/{self._name(key)} {text}"[:400]
+
+    def _name(self, key: Key) -> str:
+        run = self.runs.get(key)
+        return (run.name if run else None) or str(key)
+
+    async def _comment(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            while self._comments:
+                key, text = next(iter(self._comments.items()))
+                del self._comments[key]
+                with contextlib.suppress(SlurmUnknownError):
+                    await self.slurm.admin_comment(key.job_id, text)
+
+    def slurm_age(self) -> float:
+        """Seconds since slurmctld last answered."""
+        return time.monotonic() - self._jobs_at
+
+    def problems(self) -> Iterator[str]:
+        """What keeps the bridge from doing its work, in words."""
+        if self.slurm_age() > 3 * self.config.tick + 5:
+            yield "slurmctld does not answer"
+        if not self.mirror.live:
+            yield "the Kubernetes API does not answer"
+
+    # -- attaching ---------------------------------------------------------------------------
+
+    async def attach(self, session: Session, asked: Attach) -> Run:
+        """Check a client against slurmctld and connect it with its run.
+
+        Raises:
+            Refused: the text is for the user.
+        """
+        job = await self._find(session.uid, asked)
+        key = Key(job.job_id, job.restart)
+        if asked.restart < job.restart:
+            # The batch step of an earlier run, which Slurm has not ended yet.
+            key = Key(job.job_id, asked.restart)
+        run = self.runs.get(key)
+        if run is None and (key.restart != job.restart or not job.active):
+            objects = self.mirror.of(key)
+            if objects.job is None and not objects.pods:
+                raise Refused(
+                    f"job {key}: Slurm has ended it, and nothing of it is left", gone=True
+                )
+        if run is not None and run.session is not None and run.session.open:
+            raise Refused(f"job {key}: found a batch step that is attached already")
+        facts = await self._facts(key, job, run)
+        request = self._request(asked, facts)
+        template = await self._template(facts.partition)
+        run = self.runs.get(key) or self._begin(key)
+        run.attach(session, facts, request, template, created=asked.created)
+        if request.mode and len(facts.hosts) > 1 and not asked.created:
+            session.note(
+                f"{request.mode}: {request.reason}; "
+                + (
+                    "the script runs on every node"
+                    if request.mode == "spmd"
+                    else "the script runs on the first node, srun reaches the others"
+                )
+            )
+        return run
+
+    async def _find(self, uid: int, asked: Attach) -> SlurmJob:
+        started = time.monotonic()
+        while True:
+            try:
+                self._take_jobs(await self.slurm.jobs(newer_than=started))
+            except SlurmUnknownError as error:
+                _log.warning("cannot check a client", extra={"error": str(error)})
+                await asyncio.sleep(1.0)
+                continue
+            job = (self._jobs or {}).get(asked.job_id)
+            if job is None:
+                raise Refused(f"job {asked.job_id}: found no such job in Slurm")
+            if job.uid != uid:
+                _log.warning(
+                    "foreign job refused", extra={"job": asked.job_id, "uid": uid, "owner": job.uid}
+                )
+                raise Refused(f"job {asked.job_id}: is not yours")
+            if job.partition not in self.config.partitions:
+                raise Refused(
+                    f"job {asked.job_id}: found it in partition {job.partition}, expected one of "
+                    + ", ".join(self.config.partitions)
+                )
+            if not job.batch:
+                raise Refused(f"job {asked.job_id}: is no batch job")
+            if job.active and job.state != "CONFIGURING":
+                return job
+            if asked.created or asked.restart < job.restart:
+                return job
+            if time.monotonic() - started > LAUNCH_SECONDS:
+                raise Refused(f"job {asked.job_id}: found it {job.state}, expected RUNNING")
+            await asyncio.sleep(0.2)
+            started = max(started, time.monotonic() - LAUNCH_SECONDS)
+
+    async def _facts(self, key: Key, job: SlurmJob, run: Run | None) -> render.Facts:
+        if job.uid < self.config.minimum_uid:
+            raise Refused(
+                f"found user {job.uid}, expected one of {self.config.minimum_uid} or more: jobs "
+                "run as their users, and system accounts do not run here"
+            )
+        try:
+            account = await asyncio.to_thread(pwd.getpwuid, job.uid)
+            groups = await asyncio.to_thread(os.getgrouplist, account.pw_name, job.gid)
+            group = (await asyncio.to_thread(grp.getgrgid, job.gid)).gr_name
+        except KeyError as error:
+            raise Refused(f"user {job.uid}: {error}: unknown on the Slurm head") from error
+        frozen = self.mirror.of(key).job
+        if frozen is not None:
+            by_host = {self.config.hostname(node): node for node in job.nodes()}
+            hosts = frozen.hosts
+            nodes = tuple(by_host.get(host, host) for host in hosts)
+        else:
+            nodes = job.nodes()
+            hosts = tuple(map(self.config.hostname, nodes))
+        if run is not None and run.hosts:
+            hosts = run.hosts
+        return render.Facts(
+            key=key,
+            cluster=self.config.cluster,
+            hosts=hosts,
+            nodes=nodes,
+            uid=job.uid,
+            gid=job.gid,
+            groups=tuple(each for each in groups if each),
+            user=account.pw_name,
+            group=group,
+            home=account.pw_dir,
+            submitted=job.submitted,
+            partition=job.partition,
+            time_limit=job.time_limit,
+        )
+
+    def _request(self, asked: Attach, facts: render.Facts) -> render.Request:
+        variables = environment.parse(asked.environment)
+        passed = environment.select(variables, self.config.environment)
+        try:
+            wanted = script.wishes(asked.script, variables, len(facts.hosts))
+        except script.ScriptError as error:
+            raise Refused(str(error)) from error
+        if wanted.image is not None:
+            self._check_image(wanted.image)
+        return render.Request(
+            script=asked.script,
+            arguments=asked.arguments,
+            directory=asked.directory,
+            umask=asked.umask,
+            apart=asked.apart,
+            environment=passed,
+            mode=wanted.mode,
+            reason=wanted.reason,
+            image=wanted.image,
+        )
+
+    def _check_image(self, image: str) -> None:
+        try:
+            script.check_image(image, self.config.registries)
+        except script.ScriptError as error:
+            raise Refused(str(error)) from error
+
+    async def _template(self, partition: str) -> Manifest:
+        name = self.config.partitions[partition]
+        path = f"/api/v1/namespaces/{self.config.namespace}/podtemplates/{name}"
+        while True:
+            try:
+                found = await self.kube.get(path)
+            except KubeUnknownError as error:
+                _log.warning("cannot read a template", extra={"error": str(error)})
+                await asyncio.sleep(1.0)
+                continue
+            except KubeRefusedError as error:
+                raise Refused(str(error)) from error
+            if found is None:
+                raise Refused(
+                    f"partition {partition}: found no PodTemplate {self.config.namespace}/{name}, "
+                    "expected the stack's. Fix: pulumi up"
+                )
+            return found
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def _begin(self, key: Key) -> Run:
+        run = Run(key, self.kube, self.mirror, self)
+        self.runs[key] = run
+        task = asyncio.create_task(self._drive(run), name=f"run {key}")
+        self._drivers[key] = task
+        return run
+
+    async def _drive(self, run: Run) -> None:
+        try:
+            outcome = await run.drive()
+            _log.info(
+                "ended",
+                extra={"run": str(run.key), "status": outcome.status, "why": outcome.text},
+            )
+            kind = "ok" if outcome.status == 0 else "failed"
+            if outcome.status < 0:
+                kind = "cancelled"
+            elif outcome.infrastructure:
+                kind = "infrastructure"
+            self.finished[kind] = self.finished.get(kind, 0) + 1
+            if run.session is not None:
+                if outcome.status != 0:
+                    run.session.note(outcome.text)
+                with contextlib.suppress(OSError):
+                    await run.session.exit(outcome.status)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # Fails closed: the client waits, Slurm holds the nodes, an operator finds this line.
+            _log.exception("a run stopped", extra={"run": str(run.key)})
+            raise
+        finally:
+            self._drivers.pop(run.key, None)
+            if run.outcome is not None:
+                self._done.add(run.key)
+                self.runs.pop(run.key, None)
+
+    def _on_change(self, key: Key | None) -> None:
+        if key is None:
+            for run in self.runs.values():
+                run.wake()
+            return
+        found = self.runs.get(key)
+        if found is not None:
+            found.wake()
+
+    async def _crew(self, name: str) -> tuple[bytes, Crew] | None:
+        for run in self.runs.values():
+            if run.name == name:
+                key = await run.secret_key()
+                return None if key is None else (key, run)
+        return None
+
+    # -- epilogs -----------------------------------------------------------------------------
+
+    async def _epilog(
+        self, uid: int, content: dict[str, Any], _frames: Frames, writer: asyncio.StreamWriter
+    ) -> None:
+        """Slurm ends a job on a node: answer once no pod of it is left there."""
+        if uid not in (0, os.geteuid()):
+            raise Refused("epilog: this is for Slurm's own processes")
+        job_id = number(content.get("job"), "job")
+        node = str(content.get("node") or "")
+        host = self.config.hostname(node) if node else None
+        asked = time.monotonic()
+        while True:
+            if self.mirror.live:
+                left = [
+                    key
+                    for key, objects in self.mirror.runs.items()
+                    if key.job_id == job_id
+                    and not self.mirror.settled(
+                        {
+                            name: pod
+                            for name, pod in objects.pods.items()
+                            if host is None or pod.hostname in (host, None)
+                        }
+                    )
+                ]
+                if not left:
+                    break
+                await self._ended_by_epilog(left, asked)
+            await asyncio.sleep(EPILOG_SECONDS)
+        writer.write(wire.control(event="gone"))
+
+    async def _ended_by_epilog(self, keys: list[Key], asked: float) -> None:
+        """An epilog runs when a job has ended; slurmctld has to say so too."""
+        try:
+            jobs = await self.slurm.jobs(newer_than=asked)
+        except SlurmUnknownError:
+            return
+        self._take_jobs(jobs)
+        for key in keys:
+            job = jobs.get(key.job_id)
+            if job is None or not job.active or job.restart != key.restart:
+                self._ended[key] = LOOKS
+                if key not in self.runs:
+                    self._begin(key)
+                self.runs[key].wake()
+
+    # -- looking -----------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            started = time.monotonic()
+            try:
+                self._take_jobs(await self.slurm.jobs(newer_than=started))
+            except SlurmUnknownError as error:
+                _log.warning("slurmctld does not answer", extra={"error": str(error)})
+            else:
+                self._look()
+            await asyncio.sleep(max(self.config.tick - (time.monotonic() - started), 0.1))
+
+    def _take_jobs(self, jobs: dict[int, SlurmJob]) -> None:
+        self._jobs = jobs
+        self._jobs_at = time.monotonic()
+
+    def _look(self) -> None:
+        """Count looks that found a run ended, and take up runs that nobody follows."""
+        assert self._jobs is not None  # noqa: S101 - a look came before
+        for key in {*self.runs, *self.mirror.runs}:
+            job = self._jobs.get(key.job_id)
+            lives = job is not None and job.active and job.restart == key.restart
+            self._ended[key] = 0 if lives else self._ended.get(key, 0) + 1
+        for key in list(self._ended):
+            if key not in self.runs and key not in self.mirror.runs:
+                del self._ended[key]
+        if not self.mirror.live:
+            return
+        for key, objects in list(self.mirror.runs.items()):
+            followed = key in self.runs or key in self._done
+            if not followed and (objects.job is None or not objects.job.finished):
+                # After a restart of this daemon, or of a job whose client is gone.
+                self._begin(key)
+        self._done &= self.mirror.runs.keys()
+        for run in self.runs.values():
+            run.wake()
+
+
+def _ready() -> None:
+    """Tell systemd, if it waits for that."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+            link.connect(address.replace("@", "\0", 1))
+            link.send(b"READY=1")
+
+
+async def _main(config: Config) -> None:
+    loop = asyncio.get_running_loop()
+    async with Kube(config.kubeconfig, config.context) as kube:
+        bridge = Bridge(config, kube=kube, slurm=Slurm())
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - inside a task
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await bridge.serve()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the daemon."""
+    parser = argparse.ArgumentParser(prog="bridged", description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path(names.BRIDGE_CONFIG))
+    parser.add_argument("--log-level", default="INFO")
+    options = parser.parse_args(arguments)
+    logs.configure(options.log_level)
+    try:
+        config = load(options.config)
+        config.socket.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with config.socket.with_suffix(".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RailweldError(
+                    f"{config.socket}: found another bridged at work, expected one per cluster"
+                ) from None
+            asyncio.run(_main(config))
+    except RailweldError as error:
+        _log.error("cannot run", extra={"error": str(error)})
+        return int(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

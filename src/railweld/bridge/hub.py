@@ -1,0 +1,188 @@
+"""Where agents in pods connect: the start barrier, signals, output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from railweld.bridge.pod import wire
+
+_log = logging.getLogger(__name__)
+
+#: From connecting to having shown the job's key.
+HANDSHAKE_SECONDS: Final = 10.0
+#: Connections that have not shown a key yet, all together.
+STRANGERS: Final = 4096
+#: A greeting is short; nobody unknown makes the daemon hold more.
+GREETING_LIMIT: Final = 8192
+FRAME_LIMIT: Final = 128 * 1024
+#: An agent says something at least this often.
+SILENCE_SECONDS: Final = 90.0
+
+
+class Agent:
+    """The agent of one pod, as long as one connection lasts."""
+
+    def __init__(self, job: str, rank: int, seal: wire.Seal, writer: asyncio.StreamWriter) -> None:
+        self.job = job
+        self.rank = rank
+        self.pod_uid = ""
+        self.address = ""
+        self.port = 0
+        #: `ready`, `started` or `ended`.
+        self.state = ""
+        self.status: int | None = None
+        #: Whether it only waits for the leader's steps, and for the leader's end.
+        self.idle = False
+        self._seal = seal
+        self._writer = writer
+
+    def report(self, content: dict[str, Any]) -> None:
+        """Take over what the agent says of itself."""
+        self.pod_uid = str(content.get("pod", self.pod_uid))
+        self.address = str(content.get("address", self.address))
+        self.port = _number(content.get("port")) or self.port
+        self.idle = bool(content.get("idle"))
+        self.state = str(content.get("state", self.state))
+        self.status = _number(content.get("status"))
+
+    def send(self, **content: Any) -> None:
+        """Tell the agent something; a broken connection shows when reading."""
+        if not self._writer.is_closing():
+            self._writer.write(self._seal.control(**content))
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+class Crew(Protocol):
+    """What the hub tells a run about its agents."""
+
+    def joined(self, agent: Agent) -> None:
+        """An agent connected, has shown the key and reported."""
+
+    def left(self, agent: Agent) -> None:
+        """Its connection ended."""
+
+    def told(self, agent: Agent, content: dict[str, Any]) -> None:
+        """It reported again, or said something else."""
+
+    async def shown(self, agent: Agent, piece: wire.Output) -> None:
+        """It sent output."""
+
+
+#: Key and crew of a job by its name; None for one that is not known.
+Lookup = Callable[[str], Awaitable[tuple[bytes, Crew] | None]]
+
+
+class Hub:
+    """Listens for agents."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._strangers = 0
+        self._server: asyncio.Server | None = None
+        #: Handshakes that failed, for the metrics.
+        self.refused = 0
+        self.connected = 0
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port."""
+        self._server = await asyncio.start_server(self._serve, host, port, backlog=4096)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close the listener; connections end with the loop."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._strangers >= STRANGERS:
+                return
+            self._strangers += 1
+            try:
+                met = await asyncio.wait_for(self._meet(reader, writer), HANDSHAKE_SECONDS)
+            finally:
+                self._strangers -= 1
+            if met is None:
+                self.refused += 1
+                return
+            agent, crew, seal = met
+            self.connected += 1
+            try:
+                await self._follow(reader, agent, crew, seal)
+            finally:
+                self.connected -= 1
+                crew.left(agent)
+        except (TimeoutError, wire.ProtocolError) as error:
+            self.refused += 1
+            peer = writer.get_extra_info("peername")
+            _log.warning("agent refused", extra={"peer": str(peer), "error": str(error)})
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _meet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Agent, Crew, wire.Seal] | None:
+        nonce = os.urandom(wire.NONCE_BYTES)
+        writer.write(wire.control(version=wire.VERSION, nonce=nonce.hex()))
+        head = await reader.readexactly(wire.HEADER.size)
+        length, kind = wire.HEADER.unpack(head)
+        if kind != wire.CONTROL or not 1 < length <= GREETING_LIMIT:
+            raise wire.ProtocolError(f"found a greeting of kind {kind} with {length} bytes")
+        greeting = wire.parse_control(await reader.readexactly(length - 1))
+        job, rank = greeting.get("job"), greeting.get("node")
+        if not isinstance(job, str) or not isinstance(rank, int) or rank < 0:
+            raise wire.ProtocolError("found a greeting without job and node")
+        known = await self._lookup(job)
+        try:
+            theirs = bytes.fromhex(str(greeting.get("nonce", "")))
+        except ValueError:
+            theirs = b""
+        if known is None or len(theirs) != wire.NONCE_BYTES:
+            return None
+        key, crew = known
+        session = wire.session(key, job, rank, nonce, theirs)
+        if not wire.proven(session, b"agent", greeting.get("proof")):
+            raise wire.ProtocolError(f"{job}: found an agent without the job's key")
+        writer.write(wire.control(proof=wire.proof(session, b"server")))
+        await writer.drain()
+        seal = wire.Seal(session, server=True)
+        return Agent(job, rank, seal, writer), crew, seal
+
+    @staticmethod
+    async def _follow(
+        reader: asyncio.StreamReader, agent: Agent, crew: Crew, seal: wire.Seal
+    ) -> None:
+        decoder = wire.Decoder(mac=True, limit=FRAME_LIMIT)
+        while True:
+            data = await asyncio.wait_for(reader.read(65536), SILENCE_SECONDS)
+            if not data:
+                return
+            for kind, sealed in decoder.feed(data):
+                payload = seal.open(kind, sealed)
+                if kind == wire.CONTROL:
+                    first, content = not agent.state, wire.parse_control(payload)
+                    agent.report(content)
+                    if first:
+                        crew.joined(agent)
+                    else:
+                        crew.told(agent, content)
+                elif kind == wire.DATA and agent.state:
+                    piece = wire.parse_output(payload)
+                    # Whatever it says, it speaks for its own pod only.
+                    await crew.shown(agent, piece._replace(node=agent.rank))

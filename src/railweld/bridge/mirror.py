@@ -1,0 +1,204 @@
+"""A copy of the bridge's Jobs, their pods and the nodes, kept by watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from railweld import names
+from railweld.bridge.kube import GONE, Kube, KubeRefusedError, KubeUnknownError
+from railweld.bridge.observed import JobView, Key, NodeView, PodView, key_of
+from railweld.stack.objects import Manifest
+
+_log = logging.getLogger(__name__)
+
+PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(slots=True)
+class RunObjects:
+    """Objects of one run."""
+
+    job: JobView | None = None
+    pods: dict[str, PodView] = field(default_factory=dict)
+
+
+class Mirror:
+    """Jobs, pods and nodes as last seen.
+
+    While `live` is false the copy may be old: what is missing in it is unknown, not gone.
+    """
+
+    def __init__(self, kube: Kube, namespace: str, cluster: str) -> None:
+        self._kube = kube
+        base = f"/namespaces/{namespace}"
+        self.cluster = cluster
+        self._labels = f"{names.LABEL_SLURM_CLUSTER}={cluster}"
+        self._paths = {
+            "jobs": f"/apis/batch/v1{base}/jobs",
+            "pods": f"/api/v1{base}/pods",
+            "nodes": "/api/v1/nodes",
+        }
+        self._live: dict[str, bool] = dict.fromkeys(self._paths, False)
+        self._since = time.monotonic()
+        self.runs: dict[Key, RunObjects] = {}
+        self.nodes: dict[str, NodeView] = {}
+        #: Called with the run that changed, or None when anything may have.
+        self.on_change: Callable[[Key | None], None] = lambda _key: None
+        self.on_nodes: Callable[[], None] = lambda: None
+        #: How often a watch began anew, by kind.
+        self.restarts: dict[str, int] = dict.fromkeys(self._paths, 0)
+
+    @property
+    def live(self) -> bool:
+        """Whether the copy of Jobs and pods follows the API server."""
+        return self._live["jobs"] and self._live["pods"]
+
+    @property
+    def nodes_live(self) -> bool:
+        """Whether the copy of the nodes does."""
+        return self._live["nodes"]
+
+    async def follow(self) -> None:
+        """Keep all copies, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for kind in self._paths:
+                group.create_task(self._follow(kind))
+
+    async def _follow(self, kind: str) -> None:
+        attempt, version = 0, ""
+        labels = "" if kind == "nodes" else self._labels
+        while True:
+            try:
+                if not version:
+                    items, version = await self._kube.list(self._paths[kind], labels=labels)
+                    self._replace(kind, items)
+                    _log.info("listed", extra={"kind": kind, "objects": len(items)})
+                self._set_live(kind, True)
+                async for event, manifest in self._kube.watch(
+                    self._paths[kind], version, labels=labels
+                ):
+                    attempt = 0
+                    version = manifest["metadata"]["resourceVersion"]
+                    if event != "BOOKMARK":
+                        self._apply(kind, manifest, deleted=event == "DELETED")
+                # The server ends a watch now and then; it goes on where it was.
+                continue
+            except KubeRefusedError as error:
+                # 410: the version is too old. Anything else is looked at afresh, too.
+                version = ""
+                if error.status == GONE:
+                    _log.info("watch expired", extra={"kind": kind})
+                    self.restarts[kind] += 1
+                    continue
+                reason: Exception = error
+            except KubeUnknownError as error:
+                reason = error
+            self._set_live(kind, False)
+            self.restarts[kind] += 1
+            _log.warning("watch lost", extra={"kind": kind, "error": str(reason)})
+            await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+            attempt += 1
+
+    def _set_live(self, kind: str, value: bool) -> None:
+        if self._live[kind] != value:
+            self._live[kind] = value
+            if kind == "nodes":
+                self.on_nodes()
+            else:
+                self.on_change(None)
+
+    def _replace(self, kind: str, items: list[Manifest]) -> None:
+        if kind == "nodes":
+            self.nodes = {each.name: each for each in map(NodeView.of, items)}
+            self.on_nodes()
+            return
+        for objects in self.runs.values():
+            if kind == "jobs":
+                objects.job = None
+            else:
+                objects.pods = {}
+        for manifest in items:
+            self._store(kind, manifest, deleted=False)
+        self._prune()
+        self.on_change(None)
+
+    def _apply(self, kind: str, manifest: Manifest, *, deleted: bool) -> None:
+        if kind == "nodes":
+            view = NodeView.of(manifest)
+            known = self.nodes.get(view.name)
+            if deleted:
+                self.nodes.pop(view.name, None)
+            else:
+                self.nodes[view.name] = view
+            if deleted or view != known:
+                self.on_nodes()
+            return
+        key = self._store(kind, manifest, deleted=deleted)
+        if key is not None:
+            self._prune(key)
+            self.on_change(key)
+
+    def _store(self, kind: str, manifest: Manifest, *, deleted: bool) -> Key | None:
+        key = key_of(manifest)
+        if key is None:
+            return None
+        objects = self.runs.setdefault(key, RunObjects())
+        if kind == "jobs":
+            objects.job = None if deleted else JobView.of(manifest)
+        elif deleted:
+            objects.pods.pop(manifest["metadata"]["name"], None)
+        else:
+            pod = PodView.of(manifest)
+            objects.pods[pod.name] = pod
+        return key
+
+    def _prune(self, key: Key | None = None) -> None:
+        for each in [key] if key is not None else list(self.runs):
+            objects = self.runs.get(each)
+            if objects is not None and objects.job is None and not objects.pods:
+                del self.runs[each]
+
+    def seen(self, key: Key, job: Manifest) -> None:
+        """A Job that this daemon has just made, before the watch tells of it."""
+        self.runs.setdefault(key, RunObjects()).job = JobView.of(job)
+
+    def of(self, key: Key) -> RunObjects:
+        """Objects of a run; an empty set for one that has none."""
+        return self.runs.get(key) or RunObjects()
+
+    def by_hostname(self) -> Mapping[str, NodeView]:
+        """Nodes by the label that pods are pinned with."""
+        return {each.hostname: each for each in self.nodes.values()}
+
+    def settled(self, pods: Mapping[str, PodView]) -> bool:
+        """Whether nothing of these pods runs: ended, as a kubelet that is alive has reported."""
+        for pod in pods.values():
+            if not pod.terminal:
+                return False
+            node = self.nodes.get(pod.node)
+            if pod.node and (node is None or not node.ready):
+                return False
+        return True
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what only matters to a daemon that goes on."""
+    with contextlib.suppress(KubeUnknownError, KubeRefusedError):
+        yield
+
+
+def label_selector(cluster: str, key: Key) -> str:
+    """Selects the objects of one run."""
+    labels: dict[str, Any] = {
+        names.LABEL_SLURM_CLUSTER: cluster,
+        names.LABEL_JOB_ID: key.job_id,
+        names.LABEL_JOB_RESTART: key.restart,
+    }
+    return ",".join(f"{name}={value}" for name, value in labels.items())

@@ -1,0 +1,216 @@
+"""What the bridge looks at in Jobs and pods: few fields, so that thousands take little memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from railweld import names
+from railweld.stack.objects import Manifest
+
+INDEX: Final = "batch.kubernetes.io/job-completion-index"
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+class Key(NamedTuple):
+    """One run of one Slurm job; a requeue makes another."""
+
+    job_id: int
+    restart: int
+
+    def __str__(self) -> str:
+        """As in logs."""
+        return f"{self.job_id}-r{self.restart}"
+
+
+class Outcome(NamedTuple):
+    """How a run ended: the exit status of the batch step, and why."""
+
+    status: int
+    text: str
+    #: Whether the cluster and not the job is to blame.
+    infrastructure: bool = False
+
+
+def key_of(manifest: Mapping[str, Any]) -> Key | None:
+    """The run that an object belongs to; None for an object that is not the bridge's."""
+    labels = manifest["metadata"].get("labels") or {}
+    try:
+        return Key(int(labels[names.LABEL_JOB_ID]), int(labels[names.LABEL_JOB_RESTART]))
+    except (KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """An Indexed Job."""
+
+    name: str
+    uid: str
+    owner: int
+    submitted: str
+    hosts: tuple[str, ...]
+    template: str
+    deleting: bool
+    #: The Job controller is through with it: every pod has ended.
+    finished: bool
+    #: Kept on the Job before its pods go, so that a restart of the daemon does not lose it.
+    outcome: Outcome | None
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> JobView:
+        """Take the fields from an object."""
+        metadata = manifest["metadata"]
+        labels = metadata.get("labels") or {}
+        annotations = metadata.get("annotations") or {}
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            owner=int(labels.get(names.LABEL_JOB_UID, "-1")),
+            submitted=annotations.get(names.ANNOTATION_SUBMITTED, ""),
+            hosts=tuple(filter(None, annotations.get(names.ANNOTATION_HOSTS, "").split(","))),
+            template=labels.get(names.LABEL_PARTITION, ""),
+            deleting="deletionTimestamp" in metadata,
+            finished=any(
+                each["type"] in ("Complete", "Failed") and each["status"] == "True"
+                for each in (manifest.get("status") or {}).get("conditions") or ()
+            ),
+            outcome=read_outcome(annotations.get(names.ANNOTATION_OUTCOME)),
+        )
+
+
+def read_outcome(text: str | None) -> Outcome | None:
+    """The outcome that an annotation holds."""
+    if not text:
+        return None
+    try:
+        said = json.loads(text)
+        return Outcome(int(said["status"]), str(said["text"]), bool(said["infrastructure"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def write_outcome(outcome: Outcome) -> str:
+    """The annotation that holds an outcome."""
+    return json.dumps(outcome._asdict())
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of a Job."""
+
+    name: str
+    uid: str
+    index: int
+    hostname: str | None
+    gated: bool
+    node: str
+    phase: str
+    deleting: bool
+    ip: str
+    #: Why it does not run yet, in the words of scheduler or kubelet.
+    waiting: str
+    #: Of the job's container, once it ended.
+    exit_code: int | None
+    finished_at: str
+    reason: str
+    #: Kubernetes ended the pod: eviction, preemption, a lost node.
+    disrupted: str
+
+    @property
+    def terminal(self) -> bool:
+        """Whether its phase says that nothing of it runs."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> PodView:
+        """Take the fields from an object."""
+        metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+        status = manifest.get("status") or {}
+        conditions = {each["type"]: each for each in status.get("conditions") or ()}
+        container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
+        state = container.get("state") or {}
+        ended = state.get("terminated")
+        disruption = conditions.get("DisruptionTarget") or {}
+        reason = str(status.get("reason") or "")
+        if disruption.get("status") == "True":
+            disrupted = str(disruption.get("message") or disruption.get("reason") or "disrupted")
+        elif reason in (
+            "Evicted",
+            "NodeLost",
+            "UnexpectedAdmissionError",
+            "OutOfcpu",
+            "Shutdown",
+        ) or reason.startswith("OutOf"):
+            disrupted = f"{reason}: {status.get('message', '')}"
+        else:
+            disrupted = ""
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            index=int((metadata.get("labels") or {}).get(INDEX, "-1")),
+            hostname=(spec.get("nodeSelector") or {}).get(HOSTNAME),
+            gated=bool(spec.get("schedulingGates")),
+            node=str(spec.get("nodeName") or ""),
+            phase=str(status.get("phase") or "Pending"),
+            deleting="deletionTimestamp" in metadata,
+            ip=str(status.get("podIP") or ""),
+            waiting=_waiting(conditions, state),
+            exit_code=None if not ended else int(ended.get("exitCode", 0)),
+            finished_at=str((ended or {}).get("finishedAt") or ""),
+            reason=str((ended or {}).get("reason") or ""),
+            disrupted=disrupted,
+        )
+
+
+def _waiting(conditions: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    scheduled = conditions.get("PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
+    waiting = state.get("waiting")
+    if not waiting:
+        return ""
+    words = [str(waiting.get("reason") or "waiting"), str(waiting.get("message") or "")]
+    return ": ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A Kubernetes node."""
+
+    name: str
+    hostname: str
+    ready: bool
+    #: Why it is not.
+    reason: str
+    cordoned: bool
+    gpus: int
+    address: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> NodeView:
+        """Take the fields from an object."""
+        metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+        status = manifest.get("status") or {}
+        ready: Mapping[str, Any] = next(
+            (each for each in status.get("conditions") or () if each["type"] == "Ready"), {}
+        )
+        addresses = {each["type"]: each["address"] for each in status.get("addresses") or ()}
+        return cls(
+            name=metadata["name"],
+            hostname=(metadata.get("labels") or {}).get(HOSTNAME, metadata["name"]),
+            ready=ready.get("status") == "True",
+            reason=str(ready.get("reason") or "no kubelet has reported"),
+            cordoned=bool(spec.get("unschedulable")),
+            gpus=_count((status.get("allocatable") or {}).get(names.RESOURCE_GPU)),
+            address=addresses.get("InternalIP", ""),
+        )
+
+
+def _count(text: Any) -> int:
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return 0

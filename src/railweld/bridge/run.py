@@ -1,0 +1,531 @@
+"""One run of one job: carries out what `decide` says, and connects client and agents."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from railweld import names
+from railweld.bridge import render
+from railweld.bridge.decide import Act, Decision, Slurm, State, View, decide
+from railweld.bridge.hub import Agent
+from railweld.bridge.kube import CONFLICT, NOT_FOUND, Kube, KubeRefusedError, KubeUnknownError
+from railweld.bridge.mirror import Mirror, label_selector
+from railweld.bridge.observed import JobView, Key, Outcome, PodView, write_outcome
+from railweld.bridge.pod import wire
+from railweld.bridge.session import Session
+from railweld.stack.objects import Manifest
+
+_log = logging.getLogger(__name__)
+
+#: A run is looked at this often even if nothing seems to have changed.
+LOOK_SECONDS: Final = 5.0
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+#: Notes about waiting, at most this often.
+NOTE_SECONDS: Final = 15.0
+LABELLED: Final = 2
+
+
+class RunError(Exception):
+    """This run cannot be; the text is for the user."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs share."""
+
+    namespace: str
+    hub: str
+    kill_wait: int
+    gated: bool
+    start_limit: float
+    streams: int
+
+
+class World(Protocol):
+    """What a run asks the bridge about its surroundings."""
+
+    def slurm_of(self, key: Key) -> Slurm:
+        """What slurmctld says of a run."""
+
+    def settings(self) -> Settings:
+        """What all runs share."""
+
+    def failed_nodes(self, hosts: tuple[str, ...]) -> Mapping[int, str]:
+        """Ranks whose node is given up, and why."""
+
+    async def may_create(self) -> None:
+        """Raise RunError while pods would not be placed as Slurm says."""
+
+    async def agent_config(self) -> str:
+        """Name of the ConfigMap with the agent."""
+
+    def commented(self, key: Key, text: str) -> None:
+        """Say in AdminComment what the job is doing."""
+
+
+class Run:
+    """One run. All fields but the client's request can be found again after a restart."""
+
+    def __init__(self, key: Key, kube: Kube, mirror: Mirror, world: World) -> None:
+        self.key = key
+        self._kube = kube
+        self._mirror = mirror
+        self._world = world
+        self._changed = asyncio.Event()
+        self._since = time.monotonic()
+        self._failing_since: float | None = None
+        self._noted = ("", 0.0)
+        self._secret_key: bytes | None = None
+        self._request: tuple[render.Facts, render.Request, Manifest] | None = None
+        self._complete = False
+        self.owner: int | None = None
+        self.name: str | None = None
+        self.hosts: tuple[str, ...] = ()
+        self.session: Session | None = None
+        self.agents: dict[int, Agent] = {}
+        #: Pods whose body was started, by rank: their agents' connections may come and go.
+        self._bodies: dict[int, str] = {}
+        self.created = False
+        self.cancelled = False
+        self.decision = Decision(Act.WAIT, State.UNKNOWN)
+        self.outcome: Outcome | None = None
+        #: When each state was first reached, seconds since the epoch.
+        self.times: dict[str, float] = {}
+
+    # -- what comes in -----------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something changed; look again."""
+        self._changed.set()
+
+    def attach(
+        self,
+        session: Session,
+        facts: render.Facts,
+        request: render.Request,
+        template: Manifest,
+        *,
+        created: bool,
+    ) -> None:
+        """A client is there, with the script."""
+        self.session = session
+        self.owner = facts.uid
+        self.name = facts.name
+        self._request = (facts, request, template)
+        self.created = self.created or created
+        if not self.hosts:
+            self.hosts = facts.hosts
+        session.attached(self.name if self.created else None, self._labels())
+        for agent in self.agents.values():
+            self._show(agent)
+        self.wake()
+
+    def detach(self, session: Session) -> None:
+        """The client's connection ended. That alone ends nothing: slurmctld decides."""
+        if self.session is session:
+            self.session = None
+            for agent in self.agents.values():
+                agent.send(op="hide")
+            self.wake()
+
+    def signal(self, name: str) -> None:
+        """The batch step got a signal."""
+        if name == "TERM":
+            self.cancelled = True
+            self.wake()
+            return
+        for agent in self.agents.values():
+            agent.send(op="signal", name=name)
+
+    def written(self, rows: list[Any]) -> None:
+        """The client wrote output to the file: its agents may forget it."""
+        if self.session is None:
+            return
+        for node, stream, offset in self.session.take_written(rows):
+            agent = self.agents.get(node)
+            if agent is not None:
+                agent.send(op="written", stream=stream, offset=offset)
+
+    # -- agents (hub.Crew) -------------------------------------------------------------------
+
+    def joined(self, agent: Agent) -> None:
+        """An agent connected."""
+        previous = self.agents.get(agent.rank)
+        if previous is not None:
+            previous.hang_up()
+        if agent.rank >= len(self.hosts) > 0:
+            agent.hang_up()
+            return
+        self.agents[agent.rank] = agent
+        self._show(agent)
+        self._end_idle()
+        self.wake()
+
+    def left(self, agent: Agent) -> None:
+        """Its connection ended; it comes back if its pod lives."""
+        if self.agents.get(agent.rank) is agent:
+            del self.agents[agent.rank]
+            self.wake()
+
+    def told(self, agent: Agent, content: dict[str, Any]) -> None:
+        """It said something."""
+        if "note" in content and self.session is not None:
+            self.session.note(f"{self._host(agent.rank)}: {str(content['note'])[:500]}")
+        self._end_idle()
+        self.wake()
+
+    def _end_idle(self) -> None:
+        """The first node's body has ended: pods that wait for its steps may end too."""
+        leader = self.agents.get(0)
+        ended = leader is not None and leader.state == "ended"
+        pods = self._mirror.of(self.key).pods.values()
+        if ended or any(pod.index == 0 and pod.terminal for pod in pods):
+            for agent in self.agents.values():
+                if agent.idle:
+                    agent.send(op="end")
+
+    async def shown(self, agent: Agent, piece: wire.Output) -> None:
+        """Output of a body, on its way to the file."""
+        if self.session is not None and self._is_shown(agent.rank):
+            await self.session.output(piece)
+
+    def _show(self, agent: Agent) -> None:
+        if not self._is_shown(agent.rank):
+            agent.send(op="hide", never=True)
+            return
+        if self.session is None:
+            return
+        written = self.session.written
+        agent.send(
+            op="show", **{str(stream): written.get((agent.rank, stream), 0) for stream in (1, 2)}
+        )
+
+    def _is_shown(self, rank: int) -> bool:
+        return rank == 0 or len(self.hosts) <= self._world.settings().streams
+
+    def _labels(self) -> Mapping[int, str] | None:
+        mode = self._request[1].mode if self._request else ""
+        if mode == "leader" or not LABELLED <= len(self.hosts) <= self._world.settings().streams:
+            return None
+        return dict(enumerate(self.hosts))
+
+    def _host(self, rank: int) -> str:
+        return self.hosts[rank] if rank < len(self.hosts) else str(rank)
+
+    # -- the key -----------------------------------------------------------------------------
+
+    async def secret_key(self) -> bytes | None:
+        """The key that the run's agents show; read back from the Secret after a restart."""
+        if self._secret_key is None and self.name is not None:
+            try:
+                found = await self._kube.get(self._path("secrets", self.name))
+            except (KubeUnknownError, KubeRefusedError):
+                return None
+            if found is None:
+                return None
+            self._secret_key = base64.b64decode(found["data"]["key"])
+            self._complete = True
+        return self._secret_key
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """Everything that the next decision rests on."""
+        objects = self._mirror.of(self.key)
+        job = objects.job
+        self._end_idle()
+        if job is not None:
+            self.created = True
+            self.name, self.owner = job.name, job.owner
+            self.hosts = job.hosts
+        settings = self._world.settings()
+        uids = {pod.index: pod.uid for pod in objects.pods.values()}
+        agents = {
+            rank: agent for rank, agent in self.agents.items() if uids.get(rank) == agent.pod_uid
+        }
+        for rank, agent in agents.items():
+            if agent.state != "ready":
+                self._bodies[rank] = agent.pod_uid
+        return View(
+            hosts=self.hosts,
+            slurm=self._world.slurm_of(self.key),
+            live=self._mirror.live,
+            job=job,
+            pods=objects.pods,
+            attached=self.session is not None and self._request is not None,
+            created=self.created,
+            complete=self._complete,
+            cancelled=self.cancelled,
+            ready={rank for rank, agent in agents.items() if agent.state == "ready"},
+            started={rank for rank, uid in self._bodies.items() if uids.get(rank) == uid}
+            | {pod.index for pod in objects.pods.values() if pod.terminal},
+            settled=self._mirror.settled(objects.pods),
+            waited=time.monotonic() - self._since,
+            start_limit=settings.start_limit,
+            gated=settings.gated,
+            failing=0.0 if self._failing_since is None else time.monotonic() - self._failing_since,
+            failed_nodes=self._world.failed_nodes(self.hosts),
+        )
+
+    async def drive(self) -> Outcome:
+        """Bring the run to its end; returns how it ended once nothing of it is left."""
+        attempt = 0
+        while True:
+            self._changed.clear()
+            decision = decide(self.view())
+            self._note(decision)
+            try:
+                if decision.act is Act.FINISH and await self._is_gone():
+                    outcome = decision.outcome
+                    assert outcome is not None  # noqa: S101 - FINISH always has one
+                    self.outcome = outcome
+                    return outcome
+                await self._step(decision)
+            except KubeUnknownError as error:
+                _log.warning("waiting", extra={"run": str(self.key), "error": str(error)})
+                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+                attempt += 1
+                continue
+            except (KubeRefusedError, RunError, ValueError) as error:
+                outcome = Outcome(1, str(error), True)
+                if not self.created:
+                    self.outcome = outcome
+                    return outcome
+                _log.exception("failed", extra={"run": str(self.key)})
+                await self._end(outcome)
+            attempt = 0
+            try:
+                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+            except TimeoutError:
+                continue
+
+    async def _step(self, decision: Decision) -> None:
+        match decision.act:
+            case Act.CREATE:
+                await self._create()
+            case Act.COMPLETE:
+                await self._complete_job()
+            case Act.PLACE:
+                await self._place()
+            case Act.GO:
+                self._go()
+            case Act.DELETE:
+                assert decision.outcome is not None  # noqa: S101 - DELETE always has one
+                await self._end(decision.outcome)
+            case Act.WAIT | Act.FINISH:
+                pass
+
+    def _note(self, decision: Decision) -> None:
+        """Tell the user, the log and AdminComment what changed."""
+        before, self.decision = self.decision, decision
+        own = decision.outcome is not None and decision.outcome.status > 0
+        if own and self._failing_since is None:
+            self._failing_since = time.monotonic()
+        if decision.state is not before.state:
+            self.times.setdefault(decision.state, time.time())
+            _log.info(
+                "state",
+                extra={"run": str(self.key), "state": decision.state, "why": decision.text},
+            )
+        said, when = self._noted
+        now = time.monotonic()
+        if decision.text == said or self.session is None:
+            return
+        late = now - self._since > NOTE_SECONDS and now - when > NOTE_SECONDS
+        if decision.state is State.STARTING and not late:
+            return
+        self._noted = (decision.text, now)
+        if decision.state in (State.STARTING, State.UNKNOWN):
+            self.session.note(decision.text)
+        if decision.state is not State.UNKNOWN:
+            self._world.commented(self.key, f"{decision.state}: {decision.text}")
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def _path(self, kind: str, name: str = "") -> str:
+        base = f"/namespaces/{self._world.settings().namespace}/{kind}"
+        prefix = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
+        return f"{prefix}{base}/{name}" if name else f"{prefix}{base}"
+
+    async def _create(self) -> None:
+        """Make the Job; one of that name is ours after a crash, or an earlier job's."""
+        assert self._request is not None  # noqa: S101 - decide() saw a client
+        facts, request, template = self._request
+        await self._world.may_create()
+        settings = self._world.settings()
+        manifest = render.job(
+            facts,
+            request,
+            template,
+            namespace=settings.namespace,
+            hub=settings.hub,
+            agent=await self._world.agent_config(),
+            kill_wait=settings.kill_wait,
+            gated=settings.gated,
+        )
+        # Refused here, before anything is made, rather than with pods waiting for it.
+        trial = {**manifest, "metadata": {**manifest["metadata"], "uid": ""}}
+        render.secret(facts, request, trial, "0" * 64)
+        self._since = time.monotonic()
+        try:
+            made = await self._kube.request("POST", self._path("jobs"), manifest)
+        except KubeRefusedError as error:
+            if error.status != CONFLICT:
+                raise
+            made = await self._adopt(facts)
+        self.created = True
+        self._mirror.seen(self.key, made)
+        self.hosts = JobView.of(made).hosts
+        if self.session is not None:
+            self.session.attached(self.name, self._labels())
+        await self._complete_with(facts, request, made)
+        self.wake()
+
+    async def _adopt(self, facts: render.Facts) -> Manifest:
+        found = await self._kube.get(self._path("jobs", facts.name))
+        if found is None:
+            raise KubeUnknownError(f"{facts.name}: went while it was looked at")
+        view = JobView.of(found)
+        if view.owner != facts.uid or view.submitted != facts.submitted:
+            raise RunError(
+                f"Job {facts.name}: found one of another submission ({view.submitted}, uid "
+                f"{view.owner}); it is removed as soon as Slurm no longer knows it"
+            )
+        return found
+
+    async def _complete_job(self) -> None:
+        """Make what a crash left out."""
+        assert self._request is not None  # noqa: S101 - decide() saw a client
+        facts, request, _ = self._request
+        found = await self._kube.get(self._path("jobs", facts.name))
+        if found is None:
+            return
+        await self._complete_with(facts, request, found)
+        self.wake()
+
+    async def _complete_with(
+        self, facts: render.Facts, request: render.Request, job: Manifest
+    ) -> None:
+        key = secrets.token_hex(32)
+        secret = render.secret(facts, request, job, key)
+        if await self._make("secrets", secret):
+            self._secret_key = key.encode()
+        else:
+            self._secret_key = None
+            if await self.secret_key() is None:
+                raise KubeUnknownError(f"Secret {facts.name}: cannot be read back")
+        if not job["spec"]["template"]["spec"].get("hostNetwork"):
+            await self._make("services", render.service(facts, job))
+        self._complete = True
+
+    async def _make(self, kind: str, manifest: Manifest) -> bool:
+        try:
+            await self._kube.request("POST", self._path(kind), manifest)
+        except KubeRefusedError as error:
+            if error.status != CONFLICT:
+                raise
+            found = await self._kube.get(self._path(kind, manifest["metadata"]["name"]))
+            owners = (found or {}).get("metadata", {}).get("ownerReferences") or [{}]
+            if found and owners[0].get("uid") != manifest["metadata"]["ownerReferences"][0]["uid"]:
+                # Of an earlier Job of this name; its owner is gone, so it goes too.
+                await self._kube.request("DELETE", self._path(kind, found["metadata"]["name"]))
+                raise KubeUnknownError(
+                    f"{kind} {found['metadata']['name']}: was an old one"
+                ) from error
+            return False
+        return True
+
+    async def _place(self) -> None:
+        """Before Kubernetes 1.36: give each pod its node and lift its gate, in one patch."""
+        pods = [pod for pod in self._mirror.of(self.key).pods.values() if pod.gated]
+        results = await asyncio.gather(*map(self._place_one, pods), return_exceptions=True)
+        for each in results:
+            if isinstance(each, BaseException):
+                raise each
+
+    async def _place_one(self, pod: PodView) -> None:
+        if not 0 <= pod.index < len(self.hosts):
+            raise RunError(f"pod {pod.name}: found no rank for it")
+        body = {
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": self.hosts[pod.index]},
+                "schedulingGates": [],
+            }
+        }
+        try:
+            # In a strategic merge, gates merge by name and an empty list removes nothing.
+            await self._kube.request(
+                "PATCH",
+                self._path("pods", pod.name),
+                body,
+                content="application/merge-patch+json",
+            )
+        except KubeRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def _go(self) -> None:
+        """Every pod is there: start the bodies."""
+        leader = self.agents.get(0)
+        peers = [self.agents[r].address if r in self.agents else "" for r in range(len(self.hosts))]
+        for agent in self.agents.values():
+            if agent.state == "ready":
+                agent.send(
+                    op="go",
+                    peers=peers,
+                    leader=[leader.address, leader.port] if leader else None,
+                )
+                agent.state = "started"
+
+    async def _end(self, outcome: Outcome) -> None:
+        """Delete the Job; why is written on it first, if it is not Slurm's own wish."""
+        objects = self._mirror.of(self.key)
+        if objects.job is None or objects.job.deleting:
+            return
+        path = self._path("jobs", objects.job.name)
+        try:
+            if outcome.status >= 0 and objects.job.outcome is None:
+                note = {names.ANNOTATION_OUTCOME: write_outcome(outcome)}
+                await self._kube.request(
+                    "PATCH",
+                    path,
+                    {"metadata": {"annotations": note, "uid": objects.job.uid}},
+                    content="application/merge-patch+json",
+                )
+            await self._kube.request(
+                "DELETE",
+                path,
+                {
+                    "kind": "DeleteOptions",
+                    "apiVersion": "v1",
+                    # The Job stays, as being deleted, until its pods are gone.
+                    "propagationPolicy": "Foreground",
+                    "preconditions": {"uid": objects.job.uid},
+                },
+            )
+        except KubeRefusedError as error:
+            if error.status not in (NOT_FOUND, CONFLICT):
+                raise
+
+    async def _is_gone(self) -> bool:
+        """Look once more, past every cache, before Slurm is told that its nodes are free."""
+        if not self.created:
+            return True
+        items, _ = await self._kube.list(
+            self._path("pods"), labels=label_selector(self._cluster(), self.key)
+        )
+        pods = {each["metadata"]["name"]: PodView.of(each) for each in items}
+        return self._mirror.settled(pods)
+
+    def _cluster(self) -> str:
+        return self._mirror.cluster
+
+
+Driver = Callable[[Run], Awaitable[None]]

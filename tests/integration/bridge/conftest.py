@@ -1,0 +1,35 @@
+"""One Slurm, one control plane and one daemon for all tests; pods of its nodes are processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from railweld.site import load_site
+from railweld.stack.graph import Stack, stack_for
+from tests.integration.bridge import world as worlds
+from tests.integration.bridge.world import World
+from tests.integration.stack import plane as planes
+from tests.integration.stack.plane import ROOT
+
+NODES = 16
+
+
+@pytest.fixture(scope="session")
+def stack() -> Stack:
+    """The lab's stack."""
+    # Quotas follow from the described nodes, which are three.
+    extra = {"railweld_job_gpu_quota": NODES * 8, "railweld_rdma_shares": NODES}
+    return stack_for(load_site([str(ROOT / "inventories/lab")], extra))
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Iterator[World]:
+    """Everything, with 16 nodes of 8 GPUs."""
+    folder = tmp_path_factory.mktemp("bridge")
+    with planes.running(folder / "plane") as plane:
+        plane.nodes(NODES, {"nvidia.com/gpu": "8", "rdma/hca": "4"}, alive=False)
+        worlds.apply_stack(plane, stack)
+        with worlds.running(folder, plane, NODES) as started:
+            yield started

@@ -1,0 +1,42 @@
+"""sbatch to pods and back, on simulated nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.bridge.slurmlab import wait_for
+from tests.integration.bridge.world import World
+
+pytestmark = pytest.mark.lab
+
+FIXTURE = Path(__file__).parents[2] / "fixtures/bridge/train.slurm"
+
+
+def test_the_training_script_runs_unchanged_on_slurms_nodes_in_slurms_order(world: World) -> None:
+    slurm = world.slurm
+    job = slurm.script(FIXTURE.read_text(), "--chdir=/home/alice")
+    slurm.wait_state(job, "COMPLETED", seconds=120)
+    assert world.hosts(job) == [f"gpu{n}" for n in range(1, 17)]
+    assert slurm.job(job)["ExitCode"] == "0:0"
+    output = slurm.read(f"/home/alice/train-{job}.out")
+    for rank in range(16):
+        assert f"[gpu{rank + 1}] job {job} on gpu[1-16]\n" in output
+    # A real rendezvous at MASTER_ADDR:MASTER_PORT, and a sum over all 128 ranks.
+    assert output.count(f"of 128: sum {128 * 127 // 2}\n") == 16
+    owner = slurm.run("stat", "-c", "%U", f"/home/alice/train-{job}.out").stdout.strip()
+    assert owner == "alice"
+
+
+def test_scancel_ends_every_pod_before_slurm_frees_the_nodes(world: World) -> None:
+    slurm = world.slurm
+    job = slurm.script(
+        FIXTURE.read_text(), "--export=ALL,TORCHRUN_SECONDS=300", "--chdir=/home/alice"
+    )
+    wait_for(lambda: "job" in slurm.sh(f"cat train-{job}.out", cwd="/home/alice", check=False))
+    assert len(world.pods(job)) == 16
+    slurm.run("scancel", str(job))
+    slurm.wait_state(job, "CANCELLED")
+    assert world.pods(job) == []
+    assert slurm.job(job)["ExitCode"] == "0:15"

@@ -1,0 +1,199 @@
+"""Slurm, a control plane and the daemon between them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from railweld import names
+from railweld.stack.graph import Stack
+from tests.integration.bridge import slurmlab
+from tests.integration.bridge.slurmlab import SlurmLab, wait_for
+from tests.integration.stack.plane import ROOT, ControlPlane, free_port
+
+CONFIG = "/tmp/bridge.json"
+LOG = "/var/log/bridged.log"
+
+
+@dataclass
+class World:
+    """Everything, for tests."""
+
+    slurm: SlurmLab
+    plane: ControlPlane
+    config: dict[str, Any]
+    pid: int = 0
+    monitor: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    # -- the daemon --------------------------------------------------------------------------
+
+    def start_daemon(self, **changes: Any) -> None:
+        """Start bridged and wait until it follows the API server."""
+        self.config |= changes
+        self.slurm.run("tee", CONFIG, stdin=json.dumps(self.config))
+        self.pid = self.slurm.background(
+            "env",
+            f"PYTHONPATH={ROOT}/src",
+            "python3",
+            "-m",
+            "railweld.bridge.daemon",
+            "--config",
+            CONFIG,
+            "--log-level",
+            "DEBUG",
+            log=LOG,
+        )
+        wait_for(lambda: self.get("/readyz", check=False) == "ok\n", what=self.log)
+
+    def stop_daemon(self, name: str = "TERM") -> None:
+        """End bridged, gently or not."""
+        self.slurm.signal(name, self.pid)
+        wait_for(lambda: not self.slurm.pids("railweld.bridge.daemon"))
+
+    def get(self, path: str, *, check: bool = True) -> str:
+        """Ask the monitor."""
+        host = self.config["monitor"]
+        done = self.slurm.run(
+            "python3",
+            "-c",
+            "import sys,urllib.request as u\n"
+            "try: print(u.urlopen(sys.argv[1]).read().decode(), end='')\n"
+            "except OSError as e: print(e); sys.exit(1)",
+            f"http://{host}{path}",
+            check=check,
+        )
+        return done.stdout
+
+    def log(self) -> str:
+        """The end of the daemon's log."""
+        return self.slurm.sh(f"tail -n 40 {LOG}", check=False)
+
+    # -- kubelets ----------------------------------------------------------------------------
+
+    def start_kubelets(self, nodes: int, kubeconfig: Path) -> None:
+        """Run pods of all nodes as processes."""
+        self.slurm.background(
+            "env",
+            f"PYTHONPATH={ROOT}/src",
+            "python3",
+            f"{ROOT}/tests/integration/bridge/kubelets.py",
+            "--kubeconfig",
+            str(kubeconfig),
+            "--nodes",
+            str(nodes),
+            "--port",
+            str(free_port()),
+            log="/var/log/kubelets.log",
+        )
+        wait_for(lambda: self.ready_nodes() == nodes, what="kubelets")
+
+    def ready_nodes(self) -> int:
+        """Nodes that pods can go to."""
+        done = self.plane.kubectl("get", "nodes", "-o", "json")
+        return sum(
+            not item["spec"].get("taints")
+            and any(
+                c["type"] == "Ready" and c["status"] == "True"
+                for c in item["status"].get("conditions", ())
+            )
+            for item in json.loads(done.stdout)["items"]
+        )
+
+    def fault(self, node: str, kind: str, text: str | None = "") -> None:
+        """Put a fault on a node, or take it away with None."""
+        path = f"/run/kubelets/{node}.{kind}"
+        if text is None:
+            self.slurm.run("rm", "-f", path)
+        else:
+            self.slurm.run("tee", path, stdin=text)
+
+    # -- Kubernetes --------------------------------------------------------------------------
+
+    def pods(self, job: int) -> list[dict[str, Any]]:
+        """Pods of a Slurm job by rank."""
+        done = self.plane.kubectl(
+            "get",
+            "pods",
+            "-n",
+            names.NAMESPACE_JOBS,
+            "-l",
+            f"{names.LABEL_JOB_ID}={job}",
+            "-o",
+            "json",
+        )
+        items: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+        return sorted(
+            items,
+            key=lambda pod: int(
+                pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+            ),
+        )
+
+    def objects(self, kind: str, job: int | None = None) -> list[dict[str, Any]]:
+        """Objects of the bridge."""
+        label = names.LABEL_SLURM_CLUSTER if job is None else f"{names.LABEL_JOB_ID}={job}"
+        done = self.plane.kubectl(
+            "get", kind, "-n", names.NAMESPACE_JOBS, "-l", label, "-o", "json"
+        )
+        items: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+        return items
+
+    def hosts(self, job: int) -> list[str]:
+        """Node of each pod, by rank, once all are bound."""
+        return [pod["spec"].get("nodeName", "") for pod in self.pods(job)]
+
+
+def bridge_kubeconfig(plane: ControlPlane, path: Path) -> None:
+    """A kubeconfig with the bridge's own account, as deploy-slurm.yml makes it."""
+    token = plane.kubectl(
+        "create",
+        "token",
+        names.SERVICE_ACCOUNT_BRIDGE,
+        "-n",
+        names.NAMESPACE_SYSTEM,
+        "--duration=24h",
+    ).stdout.strip()
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path.write_text(yaml.safe_dump(config))
+    path.chmod(0o600)
+
+
+def apply_stack(plane: ControlPlane, stack: Stack) -> None:
+    """The stack's objects, and what its policies need to be in force."""
+    cluster = plane.cluster()
+    for manifest in stack.manifests():
+        if manifest["kind"] not in ("NodeFeatureRule", "DaemonSet"):
+            cluster.apply(manifest, manager="test")
+    cluster.close()
+
+
+@contextlib.contextmanager
+def running(folder: Path, plane: ControlPlane, nodes: int) -> Iterator[World]:
+    """Slurm and the daemon, on a control plane that has the stack and the nodes."""
+    kubeconfig = folder / "bridge-kubeconfig"
+    bridge_kubeconfig(plane, kubeconfig)
+    hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
+    with slurmlab.running(folder / "slurm", hosts, [folder]) as slurm:
+        port = free_port()
+        config = {
+            "cluster": "lab",
+            "partitions": {"gpu": "gpu"},
+            "kubeconfig": str(kubeconfig),
+            "advertise": "127.0.0.1:0",
+            "listen": "127.0.0.1:0",
+            "monitor": f"127.0.0.1:{port}",
+            "gpus": {"gpu": 8},
+            "tick": 1.0,
+        }
+        world = World(slurm, plane, config)
+        world.start_kubelets(nodes, plane.kubeconfig)
+        world.start_daemon()
+        yield world
