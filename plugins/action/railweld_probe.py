@@ -44,6 +44,10 @@ _UNCHANGED_BY = {
     "rail_network": _GPU,
     "lldp": _RDMA + _GPU,
     "nvme_cache": _RDMA + _GPU,
+    "observe_cluster": _RDMA + _GPU,
+    "containerd": _RDMA + _GPU,
+    "kubernetes": _RDMA + _GPU,
+    "cni": _RDMA + _GPU,
 }
 
 
@@ -55,7 +59,9 @@ class ActionModule(ActionBase):
     """Fills the module's arguments from the model, runs it, returns facts."""
 
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({*_LISTS, "url_timeout", "if_missing", "health", *_STAGES})
+    _VALID_ARGS = frozenset(
+        {*_LISTS, "url_timeout", "if_missing", "health", "await_member", *_STAGES}
+    )
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the facts `railweld_node` and `railweld_host`; with `if_missing`, only once."""
@@ -95,8 +101,9 @@ class ActionModule(ActionBase):
                 arguments[stage] = True
         if self._task.args.get("health"):
             arguments["health"] = True
-        if "url_timeout" in self._task.args:
-            arguments["url_timeout"] = self._task.args["url_timeout"]
+        for key in ("url_timeout", "await_member"):
+            if key in self._task.args:
+                arguments[key] = self._task.args[key]
 
         role = self._task._role.get_name() if self._task._role else ""
         if isinstance(known, dict) and known.get("run") == run_id():

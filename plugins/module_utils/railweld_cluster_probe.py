@@ -27,12 +27,16 @@ SYSCTLS = (
     "net/bridge/bridge-nf-call-iptables",
     "net/bridge/bridge-nf-call-ip6tables",
 )
+#: kubeadm's own add-ons: Services and cluster DNS.
+ADDONS = "k8s-app in (kube-proxy,kube-dns)"
 #: Settings of the kubelet that follow from the description, as top-level lines of its file.
 KUBELET_KEYS = ("cgroupDriver", "cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs")
 
 
-def read_cluster(node, units):
-    """Everything about this node as a member of a cluster."""
+def read_cluster(node, units, wanted=None):
+    """Everything about this node as a member of a cluster, once it is as wanted or time is up."""
+    if wanted:
+        await_member(node, **wanted)
     return {
         "containerd": read_containerd(node, units),
         "kubelet": read_kubelet(node, units),
@@ -171,6 +175,25 @@ def read_kubelet(node, units):
     }
 
 
+def await_member(node, seconds, ready=False, kubelet_version=None):
+    """Look once a second until this node is registered, or Ready, or time is up.
+
+    Not reaching it is no error here: what was found then is judged as everything else.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = read_own_node(node)
+        if found is None:
+            return
+        if (
+            not found["error"]
+            and (not ready or (found["ready"] and not found["waiting_pods"]))
+            and kubelet_version in (None, found["kubelet_version"])
+        ):
+            return
+        time.sleep(1)
+
+
 def read_own_node(node):
     """The node's own object, read with the kubelet's credentials; null when it is no member.
 
@@ -179,25 +202,43 @@ def read_own_node(node):
     if not node.exists(KUBELET_CONF):
         return None
     name = own_name(node)
+    answer, error = ask(node, "get", "node", name)
+    if answer is None:
+        return {"name": name, "error": error}
+    found = parse_node(answer)
+    of_node = ("--field-selector", f"spec.nodeName={name}", "--selector", ADDONS)
+    answer, error = ask(node, "get", "pods", "--namespace", "kube-system", *of_node)
+    found["waiting_pods"] = {"kube-system": error} if answer is None else waiting_pods(answer)
+    return found
+
+
+def ask(node, *words):
+    """Answer of the API server to the kubelet's credentials, and why there is none."""
     code, out, err = node.run(
-        [
-            "kubectl",
-            "--kubeconfig",
-            KUBELET_CONF,
-            REQUEST_TIMEOUT,
-            "get",
-            "node",
-            name,
-            "-o",
-            "json",
-        ]
+        ["kubectl", "--kubeconfig", KUBELET_CONF, REQUEST_TIMEOUT, *words, "-o", "json"]
     )
     if code != 0:
-        return {"name": name, "error": last_line(err) or last_line(out) or "no answer"}
+        return None, last_line(err) or last_line(out) or "no answer"
     try:
-        return parse_node(json.loads(out))
+        return json.loads(out), ""
     except ValueError:
-        return {"name": name, "error": "an answer that is not JSON"}
+        return None, "an answer that is not JSON"
+
+
+def waiting_pods(found):
+    """Pods that are not ready, with the reason that the kubelet gives."""
+    waiting = {}
+    for pod in found.get("items") or []:
+        status = pod.get("status") or {}
+        states = {each["type"]: each for each in status.get("conditions") or []}
+        if (states.get("Ready") or {}).get("status") == "True":
+            continue
+        reasons = [
+            (each.get("state") or {}).get("waiting", {}).get("reason")
+            for each in status.get("containerStatuses") or []
+        ]
+        waiting[pod["metadata"]["name"]] = next(filter(None, reasons), status.get("phase", ""))
+    return waiting
 
 
 def own_name(node):
@@ -287,8 +328,12 @@ def read_pod_network(node):
         if route.get("gateway"):
             routes[route["dst"]] = route["gateway"]
     plugins = [folder for folder in ("/opt/cni/bin", "/usr/lib/cni") if node.names(folder)]
+    files = node.glob("/etc/cni/net.d/*.conf*")
+    runtime = read_process(node, "containerd.service")
     return {
-        "files": node.glob("/etc/cni/net.d/*.conf*"),
+        "files": files,
+        # containerd does not notice a file that was moved into its folder.
+        "unread": [name for name in files if is_stale(node, runtime, [name])],
         "plugins": {folder: node.names(folder) for folder in plugins},
         "routes": routes,
     }

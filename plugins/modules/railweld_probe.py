@@ -90,6 +90,23 @@ options:
     description: Whether to look at munge and Slurm's daemons too.
     type: bool
     default: false
+  await_member:
+    description:
+      - With C(cluster), look at the node until it is a member of its cluster as told
+        here. When time is up, what there is is reported.
+    type: dict
+    suboptions:
+      seconds:
+        description: How long to wait at most.
+        type: int
+        required: true
+      ready:
+        description: Wait until the node is Ready and Services and cluster DNS run on it.
+        type: bool
+        default: false
+      kubelet_version:
+        description: Wait until the kubelet registered with this version.
+        type: str
 author:
   - railweld contributors
 """
@@ -1387,7 +1404,7 @@ def observe(node, arguments):
         ),
     }
     if arguments.get("cluster"):
-        result["cluster"] = read_cluster(node, units)
+        result["cluster"] = read_cluster(node, units, arguments.get("await_member"))
     if arguments.get("health"):
         result["health"] = read_health(node.output) if pci["gpus"] else None
     if arguments.get("slurm"):
@@ -1412,6 +1429,14 @@ def main():
             "cluster": {"type": "bool", "default": False},
             "health": {"type": "bool", "default": False},
             "slurm": {"type": "bool", "default": False},
+            "await_member": {
+                "type": "dict",
+                "options": {
+                    "seconds": {"type": "int", "required": True},
+                    "ready": {"type": "bool", "default": False},
+                    "kubelet_version": {"type": "str"},
+                },
+            },
         },
         supports_check_mode=True,
     )

@@ -115,6 +115,12 @@ _PROXY_PACKAGES: Final = (
     "libxtables12",
     "netbase",
 )
+#: On a system the choice between iptables' two back ends is a link that no package has in its list.
+_PROXY_LINKS: Final = {
+    f"/usr/sbin/{name}": "xtables-nft-multi"
+    for family in ("iptables", "ip6tables")
+    for name in (family, f"{family}-save", f"{family}-restore")
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +355,7 @@ def cluster_images(
             ref=f"{registry}/kube-proxy:v{release.version}",
             programs={proxy: programs[release.tool] / "kube-proxy"},
             members=images.members_of_packages(base.folder / "root.tar", _PROXY_PACKAGES),
+            links=_PROXY_LINKS,
             entrypoint=(proxy,),
         ),
     )
@@ -389,6 +396,8 @@ def image_archives(releases: Sequence[Release], base: Base, report: Report) -> l
             [
                 RECIPE,
                 base.digest,
+                _PROXY_PACKAGES,
+                _PROXY_LINKS,
                 release.pause,
                 release.coredns,
                 sorted(map(str, programs.values())),

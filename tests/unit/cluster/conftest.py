@@ -131,6 +131,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
                 "ready": True,
                 "pod_cidr": SEEN["nodes"][host["name"]]["pod_cidr"],  # type: ignore[index]
                 "kubelet_version": "1.36.3",
+                "waiting_pods": {},
             },
             "api": {"version": "1.36.3", "error": ""} if host["role"] == "control_plane" else None,
             "certificates": {"/etc/kubernetes/pki/apiserver.crt": 300 * 86400},
@@ -139,6 +140,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
             "swap": [],
             "pod_network": {
                 "files": ["/etc/cni/net.d/10-railweld.conflist"],
+                "unread": [],
                 "routes": {
                     each["pod_cidr"]: each["address"]
                     for name, each in SEEN["nodes"].items()  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +65,7 @@ class Machine:
 
     def __init__(self, root: Path, answers: dict[str, tuple[int, str, str]]) -> None:
         self.root, self.answers = root, answers
+        self.asked: list[Sequence[str]] = []
 
     def path(self, name: str) -> Path:
         return self.root / name.lstrip("/")
@@ -76,6 +78,9 @@ class Machine:
         return self.path(name).exists()
 
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        self.asked.append(argv)
+        if "pods" in argv and "pods" in self.answers:
+            return self.answers["pods"]
         return self.answers.get(argv[0], (127, "", f"{argv[0]}: not installed"))
 
 
@@ -145,6 +150,88 @@ def test_member_is_reduced_to_what_checks_ask(probe: ModuleType, tmp_path: Path)
     assert found["kubelet_version"] == "1.36.3"
     assert found["unschedulable"] is True
     assert "images" not in found
+
+
+READY = {
+    "metadata": {"name": "gpu1"},
+    "status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "nodeInfo": {"kubeletVersion": "v1.36.3"},
+    },
+}
+
+
+def pod(name: str, *, ready: bool, reason: str | None = None) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason}} if reason else {"running": {}}
+    return {
+        "metadata": {"name": name},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "containerStatuses": [{"state": state}],
+        },
+    }
+
+
+def test_pods_of_services_and_dns_that_are_not_ready_are_named(
+    probe: ModuleType, tmp_path: Path
+) -> None:
+    node = member(tmp_path, (0, json.dumps(READY), ""))
+    pods = [
+        pod("kube-proxy-a", ready=False, reason="CrashLoopBackOff"),
+        pod("coredns-b", ready=False),
+        pod("coredns-c", ready=True),
+    ]
+    node.answers["pods"] = (0, json.dumps({"items": pods}), "")
+    assert probe.read_own_node(node)["waiting_pods"] == {
+        "kube-proxy-a": "CrashLoopBackOff",
+        "coredns-b": "Running",
+    }
+    node.answers["pods"] = (1, "", "forbidden")
+    assert probe.read_own_node(node)["waiting_pods"] == {"kube-system": "forbidden"}
+
+
+def test_looking_ends_when_the_member_is_as_wanted_or_there_is_none(
+    probe: ModuleType, tmp_path: Path
+) -> None:
+    bare = Machine(tmp_path, {})
+    probe.await_member(bare, seconds=60)
+    assert bare.asked == []
+    node = member(tmp_path, (0, json.dumps(READY), ""))
+    node.answers["pods"] = (0, '{"items": []}', "")
+    probe.await_member(node, seconds=60, ready=True, kubelet_version="1.36.3")
+    assert len(node.asked) == 2
+    # Time that is up is no error: what is there is judged.
+    probe.await_member(node, seconds=0, ready=True, kubelet_version="1.37.0")
+
+
+def test_pod_network_file_that_containerd_has_not_read_is_told(
+    probe: ModuleType, tmp_path: Path
+) -> None:
+    for name in ("etc/cni/net.d/10-railweld.conflist", "proc/7/limits"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    written = (tmp_path / "etc/cni/net.d/10-railweld.conflist").stat().st_mtime
+
+    class Node(Machine):
+        def output(self, *argv: str) -> str | None:
+            return "7\n" if argv[0] == "systemctl" else None
+
+        def json(self, *_argv: str) -> Any:
+            return None
+
+        def glob(self, pattern: str) -> list[str]:
+            return [f"/{found.relative_to(tmp_path)}" for found in tmp_path.glob(pattern[1:])]
+
+        def names(self, _folder: str) -> list[str]:
+            return []
+
+    node = Node(tmp_path, {})
+    os.utime(tmp_path / "proc/7", (written - 60, written - 60))
+    assert probe.read_pod_network(node)["unread"] == ["/etc/cni/net.d/10-railweld.conflist"]
+    os.utime(tmp_path / "proc/7", (written + 60, written + 60))
+    assert probe.read_pod_network(node)["unread"] == []
 
 
 def test_certificate_says_when_it_ends(probe: ModuleType, tmp_path: Path) -> None:

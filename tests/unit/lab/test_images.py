@@ -40,6 +40,14 @@ def test_archive_has_program_name_and_layer(tmp_path: Path) -> None:
     assert entries["usr/local"].isdir()
 
 
+def test_link_leads_where_it_is_told(tmp_path: Path) -> None:
+    image = Image(ref="a:1", texts={"/usr/sbin/multi": ""}, links={"/usr/sbin/tool": "multi"})
+    write_archive(image, tmp_path / "a.tar")
+    entries = layer_of(tmp_path / "a.tar")
+    assert entries["usr/sbin/tool"].issym()
+    assert entries["usr/sbin/tool"].linkname == "multi"
+
+
 def test_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     image = Image(ref="a:1", texts={"/a": "x"})
     for name in ("one.tar", "two.tar"):

@@ -65,6 +65,17 @@ def checks(ctx: Context) -> Iterator[Check]:
         fix="journalctl -u kubelet and -u containerd on this host; " + _AGAIN,
         layer="cluster",
     )
+    waiting = ctx.seen("cluster.node.waiting_pods", {})
+    yield ctx.judge(
+        "cni.addons",
+        ok=not waiting,
+        ran=f"kubectl -n kube-system get pods -o wide --field-selector spec.nodeName={ctx.name}",
+        found=", ".join(f"{pod} {reason}" for pod, reason in sorted(waiting.items()))
+        or "all ready",
+        expected="kube-proxy, and CoreDNS where it is placed here, ready: Services and cluster DNS",
+        fix="kubectl -n kube-system logs and describe pod show why; " + _AGAIN,
+        layer="cluster",
+    )
 
 
 def own_cidr(ctx: Context) -> str | None:
@@ -91,6 +102,16 @@ def _bridge(ctx: Context) -> Iterator[Check]:
         found="there" if there else "absent",
         expected="the bridge of this node's pods",
         fix=f"{_AGAIN} on this host",
+        layer="cluster",
+    )
+    unread = CONFIG in ctx.seen("cluster.pod_network.unread", [])
+    yield ctx.judge(
+        "cni.loaded",
+        ok=not unread,
+        ran=f"systemctl show -p ActiveEnterTimestamp containerd; ls -l {CONFIG}",
+        found="containerd started before the file was written" if unread else "read by containerd",
+        expected="containerd runs with this pod network",
+        fix="systemctl restart containerd; containers keep running",
         layer="cluster",
     )
     if not ctx.member("seen.reachable"):
