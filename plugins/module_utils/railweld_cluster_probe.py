@@ -47,9 +47,18 @@ def read_cluster(node, units, wanted=None):
         "certificates": read_certificates(node),
         "unfinished": node.read(UNFINISHED),
         "sysctls": {key: node.read("/proc/sys/" + key) for key in SYSCTLS},
+        "nameservers": read_nameservers(node),
         "swap": [line.split()[0] for line in (node.read("/proc/swaps") or "").splitlines()[1:]],
         "pod_network": read_pod_network(node),
     }
+
+
+def read_nameservers(node):
+    """Name servers that pods of this node ask, from the file that kubeadm gives its kubelet."""
+    stub = "/run/systemd/resolve/resolv.conf"
+    name = stub if node.exists(stub) else "/etc/resolv.conf"
+    found = re.findall(r"^nameserver\s+(\S+)", node.read(name) or "", re.MULTILINE)
+    return {"file": name, "servers": found}
 
 
 def version_of(node, *argv):

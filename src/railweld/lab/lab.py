@@ -355,6 +355,8 @@ class Lab:
         files: dict[str, tuple[str, int]] = {
             "/root/.ssh/authorized_keys": (public_key, 0o600),
             "/etc/hosts": (hosts, 0o644),
+            # Sites have a resolver. The lab's refuses every question, so none waits for an answer.
+            "/etc/resolv.conf": (f"nameserver {self.plan.mirror.address}\n", 0o644),
             "/etc/machine-id": (f"{machine_id}\n", 0o444),
             "/var/lib/dbus/machine-id": (f"{machine_id}\n", 0o444),
             keyring: (apt_key, 0o644),

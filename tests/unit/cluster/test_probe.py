@@ -234,6 +234,19 @@ def test_pod_network_file_that_containerd_has_not_read_is_told(
     assert probe.read_pod_network(node)["unread"] == []
 
 
+def test_name_servers_are_those_that_pods_get(probe: ModuleType, tmp_path: Path) -> None:
+    node = Machine(tmp_path, {})
+    assert probe.read_nameservers(node) == {"file": "/etc/resolv.conf", "servers": []}
+    for name, text in (
+        ("etc/resolv.conf", "nameserver 127.0.0.53\n"),
+        ("run/systemd/resolve/resolv.conf", "# uplink\nnameserver 10.0.0.2\nsearch a\n"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert probe.read_nameservers(node)["servers"] == ["10.0.0.2"]
+
+
 def test_certificate_says_when_it_ends(probe: ModuleType, tmp_path: Path) -> None:
     assert probe.seconds_left(str(tmp_path / "absent.crt")) is None
     (tmp_path / "no.crt").write_text("no certificate")
