@@ -20,6 +20,7 @@ app = typer.Typer(
 
 #: Modules whose `register(app)` adds their commands. Order is the order of `--help`.
 STAGES = (
+    "railweld.up.cli",
     "railweld.site.cli",
     "railweld.fabric.cli",
     "railweld.stack.cli",

@@ -52,6 +52,20 @@ class Access:
     extra_vars: tuple[str, ...] = ()
     vault_password_file: str | None = None
 
+    def absolute(self) -> Access:
+        """The same from any folder: paths are made absolute, lists of hosts stay."""
+        return Access(
+            tuple(
+                str(Path(source).absolute()) if Path(source).exists() else source
+                for source in self.inventory
+            ),
+            tuple(
+                f"@{Path(each[1:]).absolute()}" if each.startswith("@") else each
+                for each in self.extra_vars
+            ),
+            self.vault_password_file and str(Path(self.vault_password_file).absolute()),
+        )
+
 
 @dataclass(frozen=True)
 class Table:

@@ -1,0 +1,197 @@
+"""The stages of a site in order, each as the commands that do it, plan it and need something.
+
+Nothing here knows how a stage works. A stage is done when its commands say so, and running it
+again when it is done changes nothing: that is why `railweld up` needs no memory to continue.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from railweld.errors import UsageError
+from railweld.names import GROUP_CONTROL_PLANE, GROUP_SLURM_HEAD, KUBECONFIG
+from railweld.site.model import Site
+from railweld.state import site_state_dir
+from railweld.verify.stages import Access
+
+#: Exit codes that a plan ends with when it found something to do.
+_CHANGES: Final = 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """One program to run in the repository's folder; these exit codes are fine."""
+
+    argv: tuple[str, ...]
+    fine: tuple[int, ...] = (0,)
+
+    def __str__(self) -> str:
+        return " ".join(self.argv)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the commands of all stages are made from."""
+
+    site: Site
+    access: Access
+    repository: Path
+    report: Path
+    disruptive: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The operator's inventories and variables, as Ansible and railweld both take them."""
+        given = [word for source in self.access.inventory for word in ("-i", source)]
+        given += [word for each in self.access.extra_vars for word in ("-e", each)]
+        if self.access.vault_password_file:
+            given += ["--vault-password-file", self.access.vault_password_file]
+        return tuple(given)
+
+    def railweld(self, *words: str, fine: tuple[int, ...] = (0,)) -> Command:
+        """A railweld command about this site."""
+        return Command(("railweld", *words, *self.options), fine)
+
+    def playbook(self, name: str, *words: str) -> Command:
+        """A playbook on this site."""
+        return Command(("ansible-playbook", *self.options, f"playbooks/{name}", *words))
+
+    def pulumi(self, *words: str, fine: tuple[int, ...] = (0,)) -> Command:
+        """A Pulumi command on this site's stack."""
+        return Command(("pulumi", "--cwd", "pulumi", *words), fine)
+
+
+Commands = Callable[[Context], Sequence[Command]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One link of the chain.
+
+    Attributes:
+        name: as `--to` and `--from` take it.
+        what: what it brings, for the operator.
+        apply: commands that do it.
+        plan: commands that show what apply would do.
+        programs: what has to be on PATH.
+        skip: why this site has no such stage; empty if it has.
+        not_yet: why there can be no plan yet; empty if there can.
+    """
+
+    name: str
+    what: str
+    apply: Commands
+    plan: Commands
+    programs: tuple[str, ...] = ()
+    skip: Callable[[Site], str] = field(default=lambda _: "")
+    not_yet: Callable[[Site], str] = field(default=lambda _: "")
+
+
+def _without(group: str) -> Callable[[Site], str]:
+    return lambda site: "" if site.groups.get(group) else f"no host in group {group}"
+
+
+def _no_switches(site: Site) -> str:
+    if site.transport == "infiniband":
+        return "an InfiniBand fabric is managed by its subnet manager"
+    return "" if site.switches else "no switches described"
+
+
+def _no_cluster_yet(site: Site) -> str:
+    path = site_state_dir(site.name) / KUBECONFIG
+    return "" if path.exists() else "needs the cluster, which stage cluster makes"
+
+
+def _stack(context: Context) -> list[Command]:
+    if len(context.access.inventory) != 1:
+        raise UsageError(
+            f"stage stack: found {len(context.access.inventory)} inventories, expected one: a "
+            "Pulumi stack names one. Fix: put them into one folder and give that with -i"
+        )
+    inventory = os.path.relpath(context.access.inventory[0], context.repository / "pulumi")
+    name = context.site.name
+    return [
+        context.pulumi("stack", "select", "--create", name),
+        context.pulumi("config", "set", "--stack", name, "railweld:site", inventory),
+        context.pulumi("up", "--stack", name, "--yes", "--skip-preview"),
+    ]
+
+
+CHAIN: Final = (
+    Stage(
+        "check",
+        "the description agrees with itself",
+        lambda c: [c.railweld("check")],
+        lambda c: [c.railweld("check")],
+    ),
+    Stage(
+        "base",
+        "driver, CUDA, NCCL, time and rails on every node",
+        lambda c: [c.playbook("deploy-base.yml")],
+        lambda c: [c.playbook("deploy-base.yml", "--check", "--diff")],
+        programs=("ansible-playbook",),
+    ),
+    Stage(
+        "fabric",
+        "switches that are lossless for the class that the hosts use",
+        lambda c: [
+            c.railweld("fabric", "push", "--yes", *(["--disruptive"] if c.disruptive else [])),
+            c.railweld("verify", "--stage", "fabric"),
+        ],
+        lambda c: [c.railweld("fabric", "plan", fine=(0, _CHANGES))],
+        skip=_no_switches,
+    ),
+    Stage(
+        "cluster",
+        "a Kubernetes cluster",
+        lambda c: [c.playbook("deploy-cluster.yml")],
+        lambda c: [c.playbook("deploy-cluster.yml", "--check", "--diff")],
+        programs=("ansible-playbook",),
+        skip=_without(GROUP_CONTROL_PLANE),
+    ),
+    Stage(
+        "stack",
+        "the cluster's add-ons",
+        _stack,
+        lambda c: [c.railweld("stack", "diff", fine=(0, _CHANGES))],
+        programs=("pulumi",),
+        skip=_without(GROUP_CONTROL_PLANE),
+        not_yet=_no_cluster_yet,
+    ),
+    Stage(
+        "slurm",
+        "sbatch, and pods on the nodes that Slurm allocated",
+        lambda c: [c.playbook("deploy-slurm.yml")],
+        lambda c: [c.playbook("deploy-slurm.yml", "--check", "--diff")],
+        programs=("ansible-playbook",),
+        skip=_without(GROUP_SLURM_HEAD),
+    ),
+    Stage(
+        "proof",
+        "everything observed, and a report",
+        lambda c: [c.railweld("report", "--output", str(c.report))],
+        lambda _: [],
+        not_yet=lambda _: "looks at what the other stages leave",
+    ),
+)
+
+
+def chosen(first: str | None, last: str | None) -> list[Stage]:
+    """The stages from one to another, both included.
+
+    Raises:
+        UsageError: no such stage, or they are the wrong way round.
+    """
+    names = [stage.name for stage in CHAIN]
+    for option, name in (("--from", first), ("--to", last)):
+        if name is not None and name not in names:
+            raise UsageError(f"{option}: found {name!r}, expected one of {', '.join(names)}")
+    start = names.index(first) if first else 0
+    end = names.index(last) if last else len(names) - 1
+    if start > end:
+        raise UsageError(f"found --from {first} after --to {last}, expected it before or the same")
+    return list(CHAIN[start : end + 1])

@@ -1,0 +1,112 @@
+"""The chain: its order and commands, and what the command does when a stage ends badly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from railweld.errors import UsageError
+from railweld.site import load_site
+from railweld.up.chain import CHAIN, Context, chosen
+from railweld.verify.stages import Access
+
+ROOT = Path(__file__).parents[3]
+RAILWELD = Path(sys.executable).parent / "railweld"
+EXAMPLE = ROOT / "inventories" / "example-a100"
+SMALL = """\
+all:
+  vars:
+    railweld_site: small
+    railweld_version_set: current
+    railweld_transport: infiniband
+    railweld_time_sources: [192.0.2.123]
+    railweld_vendor_repository: ubuntu2404
+  children:
+    gpu_nodes:
+      hosts:
+        gpu1: {ansible_host: 127.0.0.1, ansible_port: 1}
+      vars: {railweld_gpu_count: 8, railweld_gpu_model: H200-SXM-141GB}
+"""
+
+
+def context(*inventories: str) -> Context:
+    site = load_site([str(EXAMPLE)])
+    return Context(site, Access(inventories or (str(EXAMPLE),)), ROOT, Path("/tmp/r.html"))
+
+
+def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [RAILWELD, "up", *options],
+        cwd=tmp_path,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_stages_are_in_the_order_in_which_they_need_each_other() -> None:
+    names = [stage.name for stage in CHAIN]
+    assert names == ["check", "base", "fabric", "cluster", "stack", "slurm", "proof"]
+    assert [stage.name for stage in chosen("fabric", "stack")] == ["fabric", "cluster", "stack"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "words"),
+    [
+        ("fabrik", None, "--from: found 'fabrik'"),
+        (None, "all", "--to: found"),
+        ("slurm", "base", "after"),
+    ],
+)
+def test_stages_that_are_not_there_are_refused(
+    first: str | None, last: str | None, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        chosen(first, last)
+
+
+def test_every_playbook_and_command_of_the_chain_exists() -> None:
+    known = subprocess.run([RAILWELD, "--help"], capture_output=True, text=True, check=True).stdout
+    for stage in CHAIN:
+        for command in [*stage.apply(context()), *stage.plan(context())]:
+            program, *words = command.argv
+            if program == "ansible-playbook":
+                playbook = next(word for word in words if word.startswith("playbooks/"))
+                assert (ROOT / playbook).is_file(), playbook
+            elif program == "railweld":
+                assert f" {words[0]} " in known
+
+
+def test_the_stack_takes_one_inventory() -> None:
+    stack = next(stage for stage in CHAIN if stage.name == "stack")
+    assert "../inventories/example-a100" in stack.apply(context())[1].argv
+    with pytest.raises(UsageError, match="found 2 inventories"):
+        stack.apply(context("a", "b"))
+
+
+def test_a_missing_program_is_named_before_the_first_stage_starts(tmp_path: Path) -> None:
+    done = run(tmp_path, "-i", str(EXAMPLE), "--to", "stack")
+    assert done.returncode == 64
+    assert "pulumi (stage stack)" in done.stderr
+    assert "[1/" not in done.stdout
+
+
+def test_a_stage_that_fails_stops_the_chain_with_its_exit_code(tmp_path: Path) -> None:
+    # From another folder, with a path relative to it; port 1 of the loopback refuses.
+    (tmp_path / "site.yml").write_text(SMALL)
+    done = run(tmp_path, "-i", "site.yml", "--to", "base")
+    assert done.returncode not in (0, 64), done.stdout + done.stderr
+    assert "up: stopped at base" in done.stdout
+    lines = (tmp_path / ".local/state/railweld/small/journal.jsonl").read_text().splitlines()
+    results = [(line["stage"], line["result"]) for line in map(json.loads, lines)]
+    assert ("check", "done") in results
+    assert any(stage == "base" and result.startswith("exit code") for stage, result in results)
