@@ -805,6 +805,19 @@ def parse_active_mtu(text):
     return found
 
 
+def subnet_of(node, folder):
+    """InfiniBand: who this port is, who manages its subnet, and whom it may talk to."""
+    if node.read(folder + "/link_layer") != "InfiniBand":
+        return {}
+    keys = (node.read(f"{folder}/pkeys/{row}") for row in node.names(folder + "/pkeys"))
+    return {
+        "lid": node.read(folder + "/lid"),
+        "sm_lid": node.read(folder + "/sm_lid"),
+        # The table has 128 rows, most of them empty.
+        "pkeys": sorted({key for key in keys if key and int(key, 16)}),
+    }
+
+
 def read_hcas(node):
     """Every RDMA device port: firmware, link, rate, link layer and its network device."""
     hcas = []
@@ -829,6 +842,7 @@ def read_hcas(node):
                     "phys_state": after_colon(node.read(folder + "/phys_state")),
                     "rate_gbps": parse_rate(node.read(folder + "/rate")),
                     "link_layer": node.read(folder + "/link_layer"),
+                    **subnet_of(node, folder),
                     "active_mtu": mtu.get(name),
                     "tos": node.read(
                         f"/sys/kernel/config/rdma_cm/{name}/ports/{port}/default_roce_tos"

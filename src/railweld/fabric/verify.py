@@ -394,8 +394,8 @@ def infiniband_checks(fabric: Fabric) -> list[Check]:
             expected="roce, for PFC and ECN on switches",
             fix="",
             ref="an InfiniBand fabric is lossless by credits. `railweld verify --stage links` "
-            "reads every port with ibstat (Active, LinkUp, rate, InfiniBand link layer), the "
-            "links between switches with iblinkinfo, the subnet manager with sminfo, and the "
-            "partition keys of every port",
+            "reads every port of the hosts: Active and LinkUp, rate, link layer, its LID and that "
+            "of the subnet manager, full membership of a partition. Cables between switches are "
+            "not seen from hosts: iblinkinfo lists them",
         )
     ]

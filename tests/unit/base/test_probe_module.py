@@ -258,6 +258,19 @@ def test_an_rdma_port_is_read_from_sysfs(
     )
 
 
+def test_an_infiniband_port_tells_its_subnet_and_partitions(
+    machine: Machine, observe: Callable[..., dict[str, Any]]
+) -> None:
+    folder = "/sys/class/infiniband/mlx5_0/ports/1"
+    machine.file(f"{folder}/link_layer", "InfiniBand\n")
+    machine.file(f"{folder}/lid", "0x1b\n")
+    machine.file(f"{folder}/sm_lid", "0x1\n")
+    for row, key in enumerate(("0xffff", "0x0000", "0x8001")):
+        machine.file(f"{folder}/pkeys/{row}", f"{key}\n")
+    (port,) = observe()["hcas"]
+    assert (port["lid"], port["sm_lid"], port["pkeys"]) == ("0x1b", "0x1", ["0x8001", "0xffff"])
+
+
 def test_pfc_is_read_from_mlnx_qos_and_from_dcb(probe: ModuleType) -> None:
     text = (
         "Priority trust state: dscp\nPFC configuration:\n"

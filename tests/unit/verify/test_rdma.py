@@ -310,11 +310,33 @@ def test_acs_is_judged_only_where_the_site_wants_it_off() -> None:
     assert bad(rdma.checks(context(node__rdma__acs_enabled=None, host__kernel__acs="off")))
 
 
+@pytest.mark.parametrize(
+    ("values", "check", "words"),
+    [
+        ({"lid": "0x0"}, "rdma.subnet_manager", "LID none, subnet manager at 1"),
+        ({"sm_lid": "0x0"}, "rdma.subnet_manager", "LID 5, subnet manager at none"),
+        ({"pkeys": ["0x7fff", "0x0000"]}, "rdma.partition", "found 0x7fff"),
+        ({"pkeys": []}, "rdma.partition", "no partition key"),
+    ],
+)
+def test_an_infiniband_port_needs_a_subnet_manager_and_a_partition(
+    values: dict[str, Any], check: str, words: str
+) -> None:
+    ctx = context(site__transport="infiniband", node__rdma__roce={}, node__net={})
+    good = {"link_layer": "InfiniBand", "lid": "0x5", "sm_lid": "0x1", "pkeys": ["0xffff"]}
+    for hca in ctx.node["hcas"]:
+        hca.update(good)
+    assert not {"rdma.subnet_manager", "rdma.partition"} & set(bad(rdma.checks(ctx)))
+    ctx.node["hcas"][0].update(values)
+    assert words in bad(rdma.checks(ctx))[check]
+
+
 def test_infiniband_site_judges_the_link_layer_and_no_roce_setting() -> None:
     ctx = context(site__transport="infiniband", node__rdma__roce={}, node__net={})
     assert set(bad(rdma.checks(ctx))) == {"rdma.link_layer"}
+    subnet = {"lid": "0x5", "sm_lid": "0x1", "pkeys": ["0xffff"]}
     for number in range(2):
-        ctx.node["hcas"][number].update(link_layer="InfiniBand", netdev=None)
+        ctx.node["hcas"][number].update(link_layer="InfiniBand", netdev=None, **subnet)
     assert bad(rdma.checks(ctx)) == {}
 
 

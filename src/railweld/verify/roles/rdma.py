@@ -467,6 +467,8 @@ def _check_adapters(ctx: Context, target: str) -> Iterator[Check]:
                 fix="correct netdev or hca of this rail in railweld_rails, or the cabling order",
                 ref=_REF,
             )
+        elif seen.get("link_layer") == link_layer:
+            yield from _check_subnet(port, name, seen)
         yield judge(
             id="rdma.link",
             target=port,
@@ -489,6 +491,36 @@ def _check_adapters(ctx: Context, target: str) -> Iterator[Check]:
             ref=_REF,
         )
     yield from _check_firmware(ctx, target, observed)
+
+
+def _check_subnet(target: str, name: str, seen: Mapping[str, Any]) -> Iterator[Check]:
+    """What makes an InfiniBand port usable: a subnet manager that knows it, and a partition."""
+    folder = f"/sys/class/infiniband/{name}/ports/1"
+    lids = [_integer(seen.get(key)) or 0 for key in ("lid", "sm_lid")]
+    yield judge(
+        id="rdma.subnet_manager",
+        target=target,
+        ok=all(lids),
+        ran=f"cat {folder}/lid {folder}/sm_lid; sminfo",
+        found=f"LID {lids[0] or 'none'}, subnet manager at {lids[1] or 'none'}",
+        expected="a LID, and that of the subnet manager",
+        fix="start opensm, or the subnet manager of the switches; iblinkinfo shows the cables "
+        "between switches",
+        ref=_REF,
+    )
+    keys = [_integer(key) or 0 for key in seen.get("pkeys") or ()]
+    # The top bit tells a full member; two limited members of a partition cannot talk.
+    full = [key for key in keys if key & 0x8000 and key & 0x7FFF]
+    yield judge(
+        id="rdma.partition",
+        target=target,
+        ok=bool(full),
+        ran=f"cat {folder}/pkeys/*",
+        found=", ".join(f"{key:#06x}" for key in keys if key) or "no partition key",
+        expected="full membership of a partition (0xffff is the default one)",
+        fix="give the port full membership in the subnet manager's partitions.conf",
+        ref=_REF,
+    )
 
 
 def _check_firmware(
