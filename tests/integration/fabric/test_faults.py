@@ -258,7 +258,9 @@ def test_a_host_name_that_changes_during_the_push_ends_in_the_old_state(make_lab
     assert_settled(lab["leaf1"])
 
 
-@pytest.mark.parametrize("version", ["4.30.5M", "4.31.2F", "4.32.1F", "4.35.1F"])
+@pytest.mark.parametrize(
+    "version", ["4.30.5M", "4.31.2F", "4.32.1F", "4.33.2F", "4.34.1F", "4.35.1F"]
+)
 def test_every_release_reaches_the_new_state_and_an_empty_plan(
     make_lab: MakeLab, version: str
 ) -> None:

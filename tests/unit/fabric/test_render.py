@@ -85,6 +85,15 @@ def test_jericho_has_its_own_queue_word_and_no_mmu() -> None:
     assert "   tx-queue 3\n" in text
 
 
+@pytest.mark.parametrize("model", [STRATA, TOMAHAWK, SAND])
+def test_thresholds_are_in_a_unit_that_the_family_takes(model: str) -> None:
+    switch = rendered(model)
+    (line,) = [line.text for line in switch.lines if "minimum-threshold" in line.text]
+    units = set(re.findall(r"-threshold \d+ (\w+)", line))
+    assert len(units) == 1
+    assert units <= set(switch.platform.ecn_units)
+
+
 def test_a_port_channel_carries_the_mtu_and_its_members_the_profile() -> None:
     ports = (host(1, channel=7), host(2, channel=7))
     text = render(one(ports=ports), one(ports=ports).switches[0]).text()
