@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from railweld.doctor import facts, sources
 from railweld.doctor.catalogue import CatalogueError, Entry, Role, Severity, compile_one
 from railweld.doctor.facts import Facts
 from railweld.doctor.layers import layer_of
-from railweld.doctor.lines import Clock, Origin, origin, origin_of_file
+from railweld.doctor.lines import Clock, Origin, Stamp, origin, origin_of_file
 from railweld.doctor.redact import redact
 from railweld.doctor.scan import Hit, Progress, Scanner
 from railweld.doctor.sources import Source, UnreadableError
@@ -191,7 +192,9 @@ class Doctor:
         self._rules = [_Rule(entry) for entry in self._entries]
         patterns: list[str] = list(facts.PATTERNS)
         #: Pattern number → rules that it wakes, and what for.
-        self._wakes: dict[int, list[tuple[_Rule, _Call]]] = defaultdict(list)
+        self._wakes: dict[int, list[tuple[_Rule, Callable[[_Rule, _Line], None]]]] = defaultdict(
+            list
+        )
         known: dict[str, int] = {}
         for rule in self._rules:
             for group, call in (
@@ -229,15 +232,16 @@ class Doctor:
             blocks: its content, cut anywhere.
             until: a moment after its last line, for times without a year; None for now.
         """
-        clock = Clock(until)
-        file = origin_of_file(name)
         self._order += 1
+        log = _Log(name, self._order, Clock(until), origin_of_file(name))
         self._inputs.append(name)
         progress = Progress()
         try:
-            last: float | None = None
+            time: float | None = None
             for hit in self._scanner.scan(blocks, progress):
-                last = self._take(hit, name, file, clock, last)
+                line = _Line(hit, log, time)
+                self._take(line)
+                time = line.known_time
         finally:
             self._progress.lines += progress.lines
             self._progress.bytes += progress.bytes
@@ -250,23 +254,14 @@ class Doctor:
         """Take the results of railweld's checks."""
         self._checks += checks
 
-    def _take(
-        self, hit: Hit, name: str, file: Origin, clock: Clock, last: float | None
-    ) -> float | None:
-        text = hit.text.decode(errors="replace")
-        time = clock.first(text)
-        if time is None:
-            time = clock.last(hit.before.decode(errors="replace"))
-        time = last if time is None else time
-        where = origin(text, file, clock)
-        if hit.patterns[0] < len(facts.PATTERNS):
-            self._facts.learn(text, where, name)
-        calls = dict.fromkeys(call for number in hit.patterns for call in self._wakes[number])
-        # A progress bar writes many states into one line; each is a line of its own to a reader.
-        for part in hit.text.split(b"\r"):
-            for rule, call in calls:
-                call(rule, _Line(part, name, hit.line, time, where, self._order))
-        return time
+    def _take(self, line: _Line) -> None:
+        patterns = line.hit.patterns
+        if patterns[0] < len(facts.PATTERNS):
+            self._facts.learn(line.text, line.origin, line.log.name)
+        for rule, call in dict.fromkeys(
+            call for number in patterns for call in self._wakes[number]
+        ):
+            call(rule, line)
 
     def diagnose(self) -> Diagnosis:
         """Judge everything that was read."""
@@ -376,21 +371,67 @@ def shown(text: str, at: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A line, or one state of a progress bar, and where it stands."""
+class _Log:
+    """What is known of a log before it is read."""
 
-    text: bytes
-    file: str
-    number: int
-    time: float | None
-    origin: Origin
+    name: str
     order: int
+    clock: Clock
+    origin: Origin
+
+
+class _Line:
+    """A line and where it stands. What few lines need is read only when it is asked for."""
+
+    def __init__(self, hit: Hit, log: _Log, earlier: float | None) -> None:
+        self.hit = hit
+        self.log = log
+        self._earlier = earlier
+        # A progress bar writes many states into one line; each is a line of its own to a reader.
+        self.parts = hit.text.split(b"\r")
+
+    @cached_property
+    def text(self) -> str:
+        """The whole line."""
+        return self.hit.text.decode(errors="replace")
+
+    @cached_property
+    def _stamp(self) -> Stamp | None:
+        return self.log.clock.first(self.text)
+
+    @cached_property
+    def time(self) -> float | None:
+        """Seconds since the epoch: the line's own, else of the nearest line before it."""
+        if self._stamp is not None:
+            return self._stamp.time
+        near = self.log.clock.last(self.hit.before.decode(errors="replace"))
+        return near if near is not None else self._earlier
+
+    @property
+    def known_time(self) -> float | None:
+        """The time if it is known already, else that of the line before."""
+        known: float | None = self.__dict__.get("time", self._earlier)
+        return known
+
+    @cached_property
+    def origin(self) -> Origin:
+        """Who printed it."""
+        return origin(self.text, self.log.origin, self._stamp)
+
+    def search(self, patterns: Iterable[re.Pattern[bytes]]) -> re.Match[bytes] | None:
+        """The first match in any state of the line."""
+        for part in self.parts:
+            for pattern in patterns:
+                if match := pattern.search(part):
+                    return match
+        return None
 
     def evidence(self, match: re.Match[bytes]) -> Evidence:
         """The line as it is shown."""
+        text = shown(match.string.decode(errors="replace"), match.start())
         return Evidence(
-            self.file, self.number, shown(self.text.decode(errors="replace"), match.start()),
-            self.time, self.origin, _subject(match)[:100], (self.order, self.number),
+            self.log.name, self.hit.line, text, self.time, self.origin, _subject(match)[:100],
+            (self.log.order, self.hit.line),
         )  # fmt: skip
 
 
@@ -423,8 +464,8 @@ class _Rule:
 
     def show(self, line: _Line) -> None:
         """Count a line that shows the fault."""
-        match = next(filter(None, (each.search(line.text) for each in self._patterns)), None)
-        if match is None or any(each.search(line.text) for each in self._unless):
+        match = line.search(self._patterns)
+        if match is None or any(each.search(match.string) for each in self._unless):
             return
         item = line.evidence(match)
         if not self._waits:
@@ -443,23 +484,23 @@ class _Rule:
 
     def arm(self, line: _Line) -> None:
         """From here on, lines about this subject count."""
-        for pattern in self._armed_by:
-            match = pattern.search(line.text)
-            if match and len(self._armed) < _GROUPS:
-                self._armed.add(self._key(line.origin, _subject(match)))
+        match = line.search(self._armed_by)
+        if match and len(self._armed) < _GROUPS:
+            self._armed.add(self._key(line.origin, _subject(match)))
 
     def clear(self, line: _Line) -> None:
         """Forget what this line says has passed."""
-        for pattern in self._cleared_by:
-            match = pattern.search(line.text)
-            if match is None:
-                continue
-            if "subject" in match.groupdict():
-                self._waiting.pop(self._key(line.origin, _subject(match)), None)
-            else:
-                host = self._key(line.origin, "")[0]
-                for key in [each for each in self._waiting if each[0] == host]:
-                    del self._waiting[key]
+        if not self._waiting:
+            return
+        match = line.search(self._cleared_by)
+        if match is None:
+            return
+        if "subject" in match.groupdict():
+            self._waiting.pop(self._key(line.origin, _subject(match)), None)
+        else:
+            host = self._key(line.origin, "")[0]
+            for key in [each for each in self._waiting if each[0] == host]:
+                del self._waiting[key]
 
     def finish(self, known: Facts) -> list[Tally]:
         """Judge what waited; return what counts."""
@@ -501,9 +542,6 @@ class _Rule:
             self._tallies[-1].merge(item)
             return
         self._tallies.append(item)
-
-
-_Call = Callable[[_Rule, _Line], None]
 
 
 def _single(item: Evidence) -> Tally:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Final
 
 _MONTHS: Final = tuple(calendar.month_abbr)[1:]
 _MONTH: Final = "|".join(_MONTHS)
-_CLOCK: Final = r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
-
-#: 2026-11-30T02:57:25.123Z, 2026-11-30 02:57:25,123, [2026-11-30T02:57:25] (Slurm, NCCL, Python,
-#: journalctl -o short-iso, CRI, EOS with high-resolution time).
-_ISO: Final = re.compile(rf"(?<!\d)(\d{{4}})-(\d\d)-(\d\d)[T ]{_CLOCK}\s?(Z|[+-]\d\d:?\d\d)?")
-#: Nov 30 02:57:25 host program[pid]: (syslog, journalctl, EOS), with or without a year.
-_SYSLOG: Final = re.compile(
-    rf"\b({_MONTH})\s+(\d{{1,2}})\s+(?:(\d{{4}})\s+)?{_CLOCK}(?:\s(\d{{4}})\b)?"
+_CLOCK: Final = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_STAMP: Final = re.compile(
+    # 2026-11-30T02:57:25.123Z, 2026-11-30 02:57:25,123, 2026/11/30 02:57:25 (Slurm, NCCL, Python,
+    # Go, journalctl -o short-iso, CRI, EOS with high-resolution time).
+    r"(?<!\d)(?P<year>\d{4})(?P<cut>[-/])(?P<month>\d\d)(?P=cut)(?P<day>\d\d)"
+    rf"[T ](?P<clock>{_CLOCK})"
+    r"(?:\s?(?P<zone>Z|[+-]\d\d:?\d\d))?"
+    # Nov 30 02:57:25 (syslog, journalctl, EOS), with or without a year on one of its sides.
+    rf"|\b(?P<name>{_MONTH})\s+(?P<day2>\d{{1,2}})\s+(?:(?P<year2>\d{{4}})\s+)?(?P<clock2>{_CLOCK})"
+    r"(?:\s(?P<year3>\d{4})\b)?"
+    # E1130 02:57:25.123456 (klog of Kubernetes, glog of PyTorch).
+    rf"|(?<![A-Za-z0-9])[IWEF](?P<month4>\d\d)(?P<day4>\d\d) (?P<clock4>{_CLOCK})"
 )
-#: E1130 02:57:25.123456 (klog of Kubernetes, glog of PyTorch).
-_KLOG: Final = re.compile(rf"(?<![A-Za-z0-9])[IWEF](\d\d)(\d\d) {_CLOCK}")
-#: Times stand at the front of a line; further back they are part of the message.
-_FRONT: Final = 120
+#: Times, hosts and ranks stand at the front of a line; further back they are part of the message.
+_FRONT: Final = 160
 
 _NCCL: Final = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL [A-Z]+")
 #: host program[pid]: behind a syslog or ISO time.
@@ -33,7 +34,6 @@ _AFTER_TIME: Final = re.compile(
 _RANK: Final = re.compile(
     r"\[\s*(?:rank|Rank)\s*(\d+)\]|(?:^|\s)\[?(?:rank|RANK)[ =:](\d+)\b|^\s*(\d{1,6}): (?=\S)"
 )
-_LOCAL_RANK: Final = re.compile(r"^\[(?:default|[\w-]+?)(\d+)\]:")
 _RANK_IN_NAME: Final = re.compile(r"(?i)rank[_.-]?(\d+)")
 
 
@@ -58,6 +58,19 @@ class Origin:
         return " ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A time at the front of a line.
+
+    Attributes:
+        time: seconds since the epoch.
+        end: where the message begins behind it.
+    """
+
+    time: float
+    end: int
+
+
 class Clock:
     """Reads times. Those without a zone are this machine's; those without a year are recent.
 
@@ -67,88 +80,72 @@ class Clock:
 
     def __init__(self, now: datetime | None = None) -> None:
         self._now = (now or datetime.now(UTC)).astimezone()
+        self._known: dict[str, float | None] = {}
 
-    def first(self, text: str) -> float | None:
-        """Seconds since the epoch of the time at the front of a line, None without one."""
-        found = self._find(text[:_FRONT])
-        return found[0] if found else None
+    def first(self, text: str) -> Stamp | None:
+        """The time at the front of a line, None without one."""
+        at = 0
+        front = text[:_FRONT]
+        while match := _STAMP.search(front, at):
+            if len(self._known) > 1000:
+                self._known.clear()
+            if match[0] not in self._known:
+                self._known[match[0]] = self._read(match)
+            time = self._known[match[0]]
+            if time is not None:
+                return Stamp(time, match.end())
+            at = match.end()
+        return None
 
     def last(self, text: str) -> float | None:
-        """The time of the last line of a text that has one."""
+        """The time of the last line of a text that has one, in seconds since the epoch."""
         for line in reversed(text.splitlines()[-40:]):
             found = self.first(line)
             if found is not None:
-                return found
+                return found.time
         return None
 
-    def end(self, text: str) -> int:
-        """Where the time at the front of a line ends, 0 without one."""
-        found = self._find(text[:_FRONT])
-        return found[1] if found else 0
-
-    def _find(self, text: str) -> tuple[float, int] | None:
-        readers: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], datetime]], ...] = (
-            (_ISO, self._iso),
-            (_SYSLOG, self._syslog),
-            (_KLOG, self._klog),
-        )
-        best: tuple[int, float, int] | None = None
-        for pattern, reader in readers:
-            match = pattern.search(text)
-            if match is None or (best is not None and match.start() >= best[0]):
-                continue
-            try:
-                when = reader(match)
-            except ValueError:
-                continue  # the 31st of February, the 25th hour: digits, not a time
-            best = (match.start(), when.timestamp(), match.end())
-        return best[1:] if best else None
-
-    def _iso(self, match: re.Match[str]) -> datetime:
-        year, month, day, hour, minute, second, fraction, zone = match.groups()
-        text = f"{year}-{month}-{day}T{hour}:{minute}:{second}.{(fraction or '0')[:6]:0<6}"
-        return datetime.fromisoformat(text + (zone or "")).astimezone()
-
-    def _syslog(self, match: re.Match[str]) -> datetime:
-        month, day, year, hour, minute, second, fraction, year_behind = match.groups()
-        return self._dated(
-            _MONTHS.index(month) + 1,
-            int(day),
-            (hour, minute, second, fraction),
-            year or year_behind,
-        )
-
-    def _klog(self, match: re.Match[str]) -> datetime:
-        month, day, hour, minute, second, fraction = match.groups()
-        return self._dated(int(month), int(day), (hour, minute, second, fraction), None)
-
-    def _dated(
-        self, month: int, day: int, clock: tuple[str, str, str, str | None], year: str | None
-    ) -> datetime:
-        hour, minute, second, fraction = clock
-        micro = int(f"{(fraction or '0')[:6]:0<6}")
-        when = datetime(
-            int(year or self._now.year), month, day, int(hour), int(minute), int(second), micro
-        ).astimezone()
-        if year is None and when > self._now + timedelta(days=1):
-            when = when.replace(year=when.year - 1)
-        return when
+    def _read(self, match: re.Match[str]) -> float | None:
+        part = match.groupdict()
+        clock = next(part[name] for name in ("clock", "clock2", "clock4") if part[name])
+        hour, minute, rest = clock.replace(",", ".").split(":")
+        second, _, fraction = rest.partition(".")
+        year = part["year"] or part["year2"] or part["year3"]
+        if part["name"]:
+            month, day = _MONTHS.index(part["name"]) + 1, part["day2"]
+        else:
+            month, day = int(part["month"] or part["month4"]), part["day"] or part["day4"]
+        try:
+            when = datetime(
+                int(year or self._now.year), month, int(day), int(hour), int(minute), int(second),
+                int(f"{fraction[:6]:0<6}"), _zone(part["zone"]),
+            ).astimezone()  # fmt: skip
+            if year is None and when > self._now + timedelta(days=1):
+                when = when.replace(year=when.year - 1)
+        except ValueError:
+            return None  # the 31st of February, the 25th hour: digits, not a time
+        return when.timestamp()
 
 
-def origin(text: str, file: Origin, clock: Clock) -> Origin:
+def _zone(text: str | None) -> timezone | None:
+    if not text or text == "Z":
+        return UTC if text else None
+    digits = text[1:].replace(":", "")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return timezone(-offset if text[0] == "-" else offset)
+
+
+def origin(text: str, file: Origin, stamp: Stamp | None) -> Origin:
     """Who printed a line; what it does not say comes from its file."""
-    found = file
-    nccl = _NCCL.search(text)
-    if nccl:
-        found = replace(found, host=nccl["host"], process=f"{nccl['host']}:{nccl['pid']}")
-    else:
-        after = _AFTER_TIME.match(text, clock.end(text)) if clock.end(text) else None
-        if after and not after["host"].isdigit():
-            found = replace(found, host=after["host"])
-    rank = _RANK.search(text)
-    if rank:
-        found = replace(found, rank=int(rank[1] or rank[2] or rank[3]))
-    return found
+    front = text[:_FRONT]
+    host, rank, process = file.host, file.rank, file.process
+    if nccl := _NCCL.search(front):
+        host, process = nccl["host"], f"{nccl['host']}:{nccl['pid']}"
+    elif stamp and (after := _AFTER_TIME.match(front, stamp.end)) and not after["host"].isdigit():
+        host = after["host"]
+    if found := _RANK.search(front):
+        rank = int(found[1] or found[2] or found[3])
+    return Origin(host, rank, process)
 
 
 def origin_of_file(name: str) -> Origin:

@@ -168,11 +168,11 @@ def _nothing(diagnosis: Diagnosis, entries: int, width: int) -> str:
     if diagnosis.inputs:
         progress = diagnosis.progress
         looked.append(
-            f"{progress.lines} lines ({progress.bytes / 1e6:.1f} MB) in {len(diagnosis.inputs)} "
-            f"log{'s' if len(diagnosis.inputs) != 1 else ''}"
+            f"{_count(progress.lines, 'line')} ({progress.bytes / 1e6:.1f} MB) in "
+            f"{_count(len(diagnosis.inputs), 'log')}"
         )
     if diagnosis.checks:
-        looked.append(f"{diagnosis.checks} checks")
+        looked.append(_count(diagnosis.checks, "check"))
     text = f"Nothing known found in {' and '.join(looked) or 'nothing'}, by {entries} entries."
     if diagnosis.inputs:
         text += (
@@ -180,6 +180,10 @@ def _nothing(diagnosis: Diagnosis, entries: int, width: int) -> str:
             "(other ranks, the kernel, the switches), or be none that the catalogue knows."
         )
     return _wrapped(text, width)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _wrapped(text: str, width: int, *, indent: str = "", hang: int | None = None) -> str:

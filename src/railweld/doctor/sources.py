@@ -72,7 +72,8 @@ def blocks(source: Source) -> Iterator[bytes]:
     """
     try:
         with _open(source) as stream:
-            while block := stream.read(BLOCK):
+            # One read at a time: what a damaged archive gives before its end is not lost.
+            while block := stream.read1(BLOCK):
                 yield block
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise UnreadableError(
