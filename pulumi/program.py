@@ -10,6 +10,7 @@ from railweld import names
 from railweld.errors import RailweldError
 from railweld.site import load_site
 from railweld.stack.api import Cluster
+from railweld.stack.diff import extra_data, remove_extra_data
 from railweld.stack.graph import Stack, stack_for
 from railweld.stack.preflight import preflight
 from railweld.state import site_state_dir
@@ -78,6 +79,7 @@ def _deploy(config: pulumi.Config) -> None:
     cluster = Cluster.connect(kubeconfig, context, patience=20.0 if patience is None else patience)
     try:
         preflight(cluster, stack.site, stack.manifests())
+        _clean(cluster, stack)
     finally:
         cluster.close()
     provider = k8s.Provider(
@@ -91,6 +93,19 @@ def _deploy(config: pulumi.Config) -> None:
         enable_config_map_mutable=True,
     )
     compose(stack, provider)
+
+
+def _clean(cluster: Cluster, stack: Stack) -> None:
+    """Take out what someone added to a ConfigMap: jobs take every key into their environment.
+
+    The provider cannot: it changes fields of its own only.
+    """
+    for finding in extra_data(cluster, stack.manifests()):
+        for difference in finding.differences:
+            done = "to be taken out" if pulumi.runtime.is_dry_run() else "taken out"
+            pulumi.log.warn(f"{finding.key}: {difference.sentence()}: {done}")
+        if not pulumi.runtime.is_dry_run():
+            remove_extra_data(cluster, finding)
 
 
 def compose(stack: Stack, provider: k8s.Provider) -> dict[str, Component]:

@@ -38,7 +38,9 @@ class Host(LanguageServer):
         """Run the program in its own folder, where it finds its modules and files."""
         os.chdir(request.info.program_directory or request.pwd)
         run: Any = super().Run
-        return run(request, context)
+        done = run(request, context)
+        # What went wrong was logged already; as the real host, do not have it said twice.
+        return language_pb2.RunResponse(bail=True) if done.error else done
 
     def RunPlugin(self, request: Any, context: Any) -> Iterator[Any]:
         """Run a folder with a __main__.py, hand on what it prints, end it with the call."""

@@ -103,6 +103,25 @@ def _extra_data(live: Mapping[str, Any], manifest: Manifest) -> Iterator[Differe
             yield Difference(f"data.{name}", live["data"][name], _ABSENT)
 
 
+def extra_data(cluster: Cluster, manifests: Iterable[Manifest]) -> Iterator[Finding]:
+    """ConfigMaps with keys that are not described, which an apply leaves where they are."""
+    for manifest in manifests:
+        live = cluster.get(key(manifest)) if manifest["kind"] == "ConfigMap" else None
+        if live is not None and (differences := tuple(_extra_data(live, manifest))):
+            yield Finding(key(manifest), "differs", differences)
+
+
+def remove_extra_data(cluster: Cluster, finding: Finding) -> None:
+    """Take out what `extra_data` found."""
+    names_of_keys = [each.path.removeprefix("data.") for each in finding.differences]
+    cluster.request(
+        "PATCH",
+        str(cluster.path(finding.key)),
+        {"data": dict.fromkeys(names_of_keys)},
+        content="application/merge-patch+json",
+    )
+
+
 def _extra(cluster: Cluster, site: str, wanted: list[Manifest]) -> Iterator[Finding]:
     described = {key(manifest) for manifest in wanted}
     kinds = sorted({(each.api_version, each.kind) for each in described} | _POSSIBLE)

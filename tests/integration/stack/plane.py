@@ -383,8 +383,7 @@ class Pulumi:
     def __init__(self, plane: ControlPlane, folder: Path, inventory: Path) -> None:
         self.plane = plane
         self.folder = folder
-        # Where the project's own backend lies for a user of this home.
-        self.state = folder / ".local" / "state" / "railweld"
+        self.state = folder / "backend"
         self.program = folder / "pulumi"
         # A copy: the stack's configuration file lies beside the program.
         shutil.copytree(
@@ -397,8 +396,8 @@ class Pulumi:
             **os.environ,
             "PATH": os.pathsep.join([*map(str, engine.folders()), os.environ["PATH"]]),
             "HOME": str(folder),
-            # A CLI without cgo takes the home of the account unless both are given.
-            "USER": "railweld",
+            # The project's own backend in another place: ~ is the account's home, whatever HOME is.
+            "PULUMI_BACKEND_URL": self._backend(),
             "PULUMI_HOME": str(folder / "home"),
             **engine.SETTINGS,
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(folder / "passphrase"),
@@ -408,6 +407,12 @@ class Pulumi:
         self("config", "set", "site", str(inventory))
         self("config", "set", "railweld:kubeconfig", str(plane.kubeconfig))
         self("config", "set", "railweld:patience", "5")
+
+    def _backend(self) -> str:
+        project = yaml.safe_load((self.program / "Pulumi.yaml").read_text())
+        url = str(project["backend"]["url"])
+        assert "~/.local/state/railweld?" in url
+        return url.replace("~/.local/state/railweld", str(self.state))
 
     def __call__(
         self, *arguments: str, check: bool = True, timeout: float = 600

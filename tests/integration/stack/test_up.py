@@ -142,9 +142,12 @@ def test_what_someone_added_to_the_jobs_environment_is_taken_out(
         *("-p", '{"data":{"NCCL_SHM_DISABLE":"1"}}'),
     )
     assert not as_described(own_plane, deployed)
-    assert engine.changes() == {"update": 1}
-    engine.up()
+    words = 'data.NCCL_SHM_DISABLE: found "1", expected nothing'
+    assert f"{words}: to be taken out" in engine("preview").stdout
+    assert not as_described(own_plane, deployed)
+    assert f"{words}: taken out" in engine.up().stdout
     assert as_described(own_plane, deployed)
+    assert engine.changes() == {}
 
 
 def test_diff_tells_what_the_cluster_has_against_the_description(
@@ -374,6 +377,7 @@ def fails_in_words(engine: Pulumi, *words: str, within: float = 120) -> None:
     text = done.stdout + done.stderr
     assert done.returncode != 0
     assert no_stack_trace(text), text
+    assert "unhandled" not in text
     for word in words:
         assert word in text, text
 
