@@ -252,6 +252,58 @@ def test_the_guard_is_restarted_for_being_dead_only(site: Sites) -> None:
         ClockGuardArgs(image="r.example.com/g:1", max_offset_ms=0)
 
 
+def agent(site: Site, name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """Pod, container, and mount path by what of the node or of a ConfigMap is mounted there."""
+    pod = objects(site, "DaemonSet")[name]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    sources = {
+        volume["name"]: volume.get("hostPath", {}).get("path") or volume["configMap"]["name"]
+        for volume in pod.get("volumes", ())
+    }
+    mounts = container.get("volumeMounts", ())
+    return pod, container, {sources[each["name"]]: each["mountPath"] for each in mounts}
+
+
+def test_the_rdma_plugin_finds_kubelet_devices_and_its_configuration(site: Sites) -> None:
+    pod, _, mounts = agent(site("lab"), "rdma-shared-device-plugin")
+    # The HCAs' network devices are in the host's namespace only.
+    assert pod["hostNetwork"] is True
+    assert mounts == {
+        "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
+        # Without it a restarted kubelet and the plugin wait for each other.
+        "/var/lib/kubelet/plugins_registry": "/var/lib/kubelet/plugins_registry",
+        "/dev": "/dev",
+        "rdma-devices": "/k8s-rdma-shared-dev-plugin",
+    }
+    assert pod["nodeSelector"]["rdma.nvidia.com/available"] == "true"
+
+
+def test_the_gpu_plugin_fails_visibly_where_there_is_no_driver(site: Sites) -> None:
+    pod, container, mounts = agent(site("lab"), "nvidia-device-plugin")
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert environment["FAIL_ON_INIT_ERROR"] == "true"
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert mounts == {"/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins"}
+    # It would crash on nodes without GPUs.
+    assert pod["nodeSelector"]["nvidia.com/gpu.present"] == "true"
+    runtime = objects(site("lab"), "RuntimeClass")["nvidia"]
+    assert runtime["handler"] == pod["runtimeClassName"] == "nvidia"
+
+
+def test_the_exporter_knows_pods_and_may_profile(site: Sites) -> None:
+    pod, container, mounts = agent(site("lab"), "dcgm-exporter")
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    folder = mounts["dcgm-exporter-counters"]
+    assert environment["DCGM_EXPORTER_COLLECTORS"] == f"{folder}/counters.csv"
+    assert mounts["/var/lib/kubelet/pod-resources"] == "/var/lib/kubelet/pod-resources"
+    assert container["securityContext"]["capabilities"]["add"] == ["SYS_ADMIN"]
+    assert pod["nodeSelector"]["nvidia.com/gpu.present"] == "true"
+    fields = objects(site("lab"), "ConfigMap")["dcgm-exporter-counters"]["data"]["counters.csv"]
+    # The last Xid, and what the exporter's own list leaves out.
+    for field in ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_PROF_SM_ACTIVE"):
+        assert f"\n{field}, gauge, " in fields
+
+
 def test_only_the_rdma_plugin_is_privileged(site: Sites) -> None:
     privileged = {
         name
