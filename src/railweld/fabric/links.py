@@ -281,7 +281,7 @@ def table(links: Sequence[Link]) -> Table:
 
 
 def _row(link: Link, wrong: Sequence[str]) -> dict[str, str]:
-    cells = {"link": "\n".join(f"{end.name} {end.port}" for end in link.ends)}
+    cells = {"link": "\n  ".join(f"{end.name} {end.port}" for end in link.ends)}
     for column, ids in _COLUMNS.items():
         values = [_cell(end.checks, ids) for end in link.ends]
         if column == "NCCL":

@@ -251,7 +251,7 @@ def pfc_checks(
         words = ["on" if state.enabled else "off"]
         words += [f"priority {number}" for number in state.priorities]
         words.append("active" if state.active else "not active")
-        if state.note:
+        if state.note and not good:
             words.append(state.note)
         fix = f"railweld fabric push --limit {switch.name}"
         if state.enabled and state.priorities == (priority,):

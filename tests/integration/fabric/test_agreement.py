@@ -48,7 +48,7 @@ def look(lab: TestLab, *words: str) -> tuple[int, dict[str, str], list[dict[str,
     run = command(["railweld", "verify", *words], check=False)
     found = json.loads(run.stdout)
     wrong = {
-        row["link"].replace("\n", " - "): row["wrong"]
+        row["link"].replace("\n  ", " - "): row["wrong"]
         for row in found["tables"]["links"]
         if row["wrong"] != "none"
     }
@@ -62,7 +62,7 @@ def test_a_fabric_as_described_is_green_on_every_link(lab: TestLab) -> None:
     assert {"rdma.trust", "rdma.pfc", "rdma.cnp_dscp", "rdma.mtu", "lldp.cabling", "fabric.pfc",
             "fabric.lldp", "nccl.traffic_class"} <= ids  # fmt: skip
     run = command(["railweld", "verify", "-i", str(lab.inventory), "--stage", "fabric"])
-    rows = [line for line in run.stdout.splitlines() if re.match(r"^leaf\d Ethernet", line)]
+    rows = [line for line in run.stdout.splitlines() if re.match(r"^ *leaf\d Ethernet", line)]
     assert len(rows) == 10, "two nodes with four rails, and two uplinks"
     assert all(line.rstrip().endswith("none") for line in rows)
 

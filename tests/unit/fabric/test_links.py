@@ -88,7 +88,7 @@ def test_a_link_that_agrees_names_no_end_and_shows_both(site: Site) -> None:
     drawn = table(links_of(site, nodes))
     assert list(drawn.bad) == [False, False]
     assert drawn.rows[0] == {
-        "link": "leaf1 Ethernet1/1\ngpu1 rail1",
+        "link": "leaf1 Ethernet1/1\n  gpu1 rail1",
         "trust": "DSCP\ndscp",
         "PFC": "on, priority 3, active\npriority 3",
         "CNP DSCP": "-\n48",
