@@ -40,6 +40,12 @@ def is_step(line: list[str], *words: str) -> bool:
     return [word.partition(":")[0] for word in line[: len(words)]] == list(words)
 
 
+def test_check_mode_on_an_empty_node_is_a_plan(lab: TestLab) -> None:
+    before = lab.installed("gpu1")
+    lab.play("--check").assert_ok()
+    assert lab.installed("gpu1") == before
+
+
 def test_a_bare_node_gets_ofed_before_the_driver_is_built(lab: TestLab) -> None:
     before = lab.boots("gpu1")
     lab.play().assert_ok()
