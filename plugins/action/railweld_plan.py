@@ -28,7 +28,10 @@ class ActionModule(ActionBase):
     _VALID_ARGS = frozenset({"before"})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the facts `railweld_todo`, `railweld_inputs` and `railweld_work`."""
+        """Return the facts `railweld_todo`, `railweld_inputs` and `railweld_work`.
+
+        `add_group` puts the host into the group of its work, as `group_by` does in a task of its own.
+        """
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         ctx = Context(
@@ -65,4 +68,5 @@ class ActionModule(ActionBase):
             "railweld_inputs": inputs,
             "railweld_work": work,
         }
+        result["add_group"], result["parent_groups"] = f"railweld_{work}", ["all"]
         return result
