@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the facts `railweld_todo`, `railweld_inputs` and `railweld_work`.
 
-        `add_group` puts the host into the group of its work, as `group_by` does in a task of its own.
+        `add_group` puts the host into the group of its work, as `group_by` would in its own task.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
