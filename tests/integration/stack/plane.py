@@ -430,9 +430,9 @@ class Pulumi:
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def up(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Deploy without asking."""
-        return self("up", "--yes", *arguments, check=check)
+    def up(self, *, check: bool = True, preview: bool = False) -> subprocess.CompletedProcess[str]:
+        """Deploy without asking; with the preview that users see first, if wanted."""
+        return self("up", "--yes", *([] if preview else ["--skip-preview"]), check=check)
 
     def start_up(self) -> subprocess.Popen[bytes]:
         """Deploy in the background, to be cut."""
