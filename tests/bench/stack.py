@@ -2,13 +2,15 @@
 
     python -m tests.bench.stack [NODES ...]        default: 16 1280
 
-Each size gets a control plane of its own, whose nodes kwok keeps alive, and a description of that
+Each cell is wall seconds / CPU seconds of the command and what it started; the second hardly
+depends on what else the machine does. Each size gets a control plane of its own, whose nodes kwok keeps alive, and a description of that
 many nodes. The number of objects does not depend on it, and neither may the time of `up` beyond
 what reading the description takes, which the first column shows.
 """
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,10 +25,16 @@ BIN = Path(sys.executable).parent
 SITE = "scale"
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.monotonic()
+Cost = tuple[float, float]
+
+
+def timed(work: Callable[[], object]) -> Cost:
+    """Wall and CPU seconds of the processes that `work` starts and waits for."""
+    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
-    return time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - started, used
 
 
 def describe(folder: Path, nodes: int) -> Path:
@@ -64,7 +72,7 @@ def wait_for_nodes(plane: ControlPlane, nodes: int) -> None:
         time.sleep(1)
 
 
-def measure(nodes: int) -> list[float]:
+def measure(nodes: int) -> list[Cost]:
     """Render, apply twice, remove, up twice."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -84,10 +92,11 @@ def measure(nodes: int) -> list[float]:
 
 def main(sizes: list[int]) -> None:
     """Print one row per size."""
-    columns = ("render", "apply", "again", "up", "again")
-    print(f"{'nodes':>6} " + " ".join(f"{each + ' s':>9}" for each in columns))
+    columns = ("nodes", "render", "kubectl apply", "again", "pulumi up", "again")
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for nodes in sizes:
-        print(f"{nodes:>6} " + " ".join(f"{each:>9.1f}" for each in measure(nodes)), flush=True)
+        cells = (f"{wall:.1f} / {used:.1f}" for wall, used in measure(nodes))
+        print(f"| {nodes:,} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
