@@ -35,6 +35,13 @@ class ActionModule(ActionBase):
         arguments.setdefault(
             "not_family", [] if component in CLUSTER_FAMILIES else list(NOT_DRIVER)
         )
+        pins = {
+            pin["name"]: pin["version"]
+            for packages in (host.get("packages") or {}).values()
+            for pin in packages
+            if pin["version"]
+        }
+        arguments.setdefault("pins", pins)
         if "apt_lock_timeout_s" in site:
             arguments.setdefault("lock_timeout", site["apt_lock_timeout_s"])
         answer = self._execute_module(

@@ -58,6 +58,12 @@ options:
     type: list
     elements: str
     default: []
+  pins:
+    description:
+      - Versions of all packages that the host shall have, by name. A package that dpkg was
+        unpacking when the power went is unpacked again in that version.
+    type: dict
+    default: {}
   family:
     description: Shell patterns of names that belong together and are held together.
     type: list
@@ -146,17 +152,29 @@ class Apt:
         _, out, _ = self.run(["dpkg", "--audit"])
         return sorted(set(re.findall(r"^ (\S+)", out, re.MULTILINE)))
 
-    def repair(self):
-        """Finish an interrupted dpkg, then let apt complete missing dependencies."""
+    def repair(self, pins):
+        """Finish an interrupted dpkg, then let apt complete missing dependencies.
+
+        What was configured half can be configured again. What was unpacked half has to be unpacked
+        again, which dpkg cannot and `--fix-broken` does not do: it takes the newest version, or
+        finds no archive, or nothing to do.
+        """
         code, out, err = self.run(
             ["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"]
         )
+        leaving, again = torn(self.packages(), pins)
+        if leaving:
+            code, out, err = self.run(
+                ["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", *leaving]
+            )
+        if again:
+            code, out, err = self.apt("install", "--reinstall", "--allow-downgrades", *again)
         if code != 0 or self.audit():
             code, out, err = self.apt("install", "--fix-broken")
         if code != 0 or self.audit():
             raise RefusedError(
-                "found dpkg interrupted and `dpkg --configure -a` failing: "
-                f"{last_lines(out, err)}. expected every package configured. "
+                f"found dpkg interrupted and no way to finish it: {last_lines(out, err)}. "
+                "expected every package configured. "
                 "see: dpkg --audit. Fix: solve the named package's error on the node, then run "
                 "again"
             )
@@ -278,6 +296,24 @@ def parse_packages(text):
             "hold": wanted == "h",
         }
     return packages
+
+
+def torn(packages, pins):
+    """What `dpkg --configure` does not finish: (names to remove, arguments to unpack again).
+
+    A removal that was cut is a removal still. Without a version, dpkg has nothing of the package
+    that could be used.
+    """
+    leaving, again = [], []
+    for name, found in sorted(packages.items()):
+        wanted, state, error = (found["status"] + "   ")[:3]
+        version = pins.get(name) or found["version"]
+        half = state == "H" or error == "R"
+        if (wanted in ("r", "p") and state != "i") or (half and not version):
+            leaving.append(name)
+        elif half:
+            again.append(f"{name}={version}")
+    return leaving, again
 
 
 def parse_policy(text):
@@ -475,7 +511,7 @@ class Transaction:
         """Finish what a power cut or a killed dpkg left in the middle, and say so."""
         broken = self.apt.audit()
         if broken or interrupted():
-            self.apt.repair()
+            self.apt.repair({**self.given["pins"], **self.pins})
             self.result["repaired"] = broken
             self.result["changed"] = True
 
@@ -617,6 +653,7 @@ def main():
             "component": {"type": "str", "default": "base"},
             "packages": {"type": "list", "elements": "dict", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},
+            "pins": {"type": "dict", "default": {}},
             "family": {"type": "list", "elements": "str", "default": []},
             "not_family": {"type": "list", "elements": "str", "default": []},
             "refuse": {

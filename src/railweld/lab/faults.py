@@ -211,6 +211,10 @@ FAULTS: dict[str, Fault] = {
         {"state": "on", "enrolled": ""},
     ),
     "slow-build": Fault("building a kernel module takes so many seconds", {"seconds": "30"}),
+    "slow-unpack": Fault(
+        "unpacking a package takes so many seconds",
+        {"package": "nvidia-utils-*", "seconds": "30"},
+    ),
     "ssh-cut": Fault(
         "SSH sessions break and new ones are refused (mode=silent: packets vanish)",
         {"seconds": "20", "mode": "reset"},

@@ -48,10 +48,17 @@ class Machine:
             return 0, "".join(f" {name} a package\n" for name in self.half), ""
         if argv[1] == "--configure":
             if not self.configure_fails:
-                for name in self.half:
+                states = {each: self.installed[each][1] for each in self.half}
+                # As the real one: neither what is to go nor what is half unpacked.
+                for name in [n for n, s in states.items() if s[0] != "r" and s[1] in "UF"]:
                     self.installed[name][1] = "ii "
-                self.half = []
+                    self.half.remove(name)
             return int(self.configure_fails), "", "dpkg: error processing package"
+        if argv[1] == "--remove":
+            for name in [word for word in argv[2:] if not word.startswith("--")]:
+                self.installed.pop(name)
+                self.half.remove(name)
+            return 0, "", ""
         if argv[1] == "--set-selections":
             for line in (text or "").splitlines():
                 name, _, want = line.partition(" ")
@@ -95,6 +102,7 @@ class Machine:
         for word in wanted:
             name, _, version = word.partition("=")
             self.installed[name] = [version, "ii "]
+            self.half = [each for each in self.half if each != name]
         for name in self.pulls:
             self.installed[name] = ["1", "ii "]
         for name in leaving:
@@ -126,6 +134,7 @@ def transaction(module: ModuleType, machine: Machine, tmp_path: Path) -> Callabl
             "not_family": ["nvidia-container-*"],
             "refuse": ["linux-image-*"],
             "allow_downgrade": False,
+            "pins": {},
             "update": True,
             **given,
         }
@@ -263,6 +272,31 @@ def test_the_run_after_a_power_cut_finishes_dpkg_and_says_so(
     after.hold()
     assert after.result["repaired"] == ["nvidia-driver-515"]
     assert machine.installed["nvidia-driver-515"] == ["515.86.01-1", "hi "]
+
+
+@pytest.mark.parametrize("version", ["", "515.65.01-1", "580.1-1"])
+def test_a_package_cut_while_it_was_unpacked_is_unpacked_again_as_pinned(
+    machine: Machine, transaction: Callable[..., Any], version: str
+) -> None:
+    machine.installed["libnccl2"] = [version, "iHR"]
+    machine.half = ["libnccl2"]
+    after = transaction(family=["libnccl*"], pins={"libnccl2": "2.14.3-1"})
+    after.heal()
+    after.hold()
+    assert after.result["repaired"] == ["libnccl2"]
+    assert machine.installed["libnccl2"] == ["2.14.3-1", "hi "]
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("510.1-1", "rH "), ("510.1-1", "rF "), ("", "iHR")]
+)
+def test_a_removal_that_was_cut_and_a_rest_without_version_are_removed(
+    machine: Machine, transaction: Callable[..., Any], version: str, status: str
+) -> None:
+    machine.installed["nvidia-driver-510"] = [version, status]
+    machine.half = ["nvidia-driver-510"]
+    transaction().heal()
+    assert machine.installed == {}
 
 
 def test_a_dpkg_that_cannot_be_finished_is_an_error_with_its_reason(

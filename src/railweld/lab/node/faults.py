@@ -149,6 +149,21 @@ def slow_build(settings: Settings) -> None:
     set_effect(dkms_seconds=int(settings.get("seconds", "30")))
 
 
+#: In front of the real one on root's PATH; dpkg finds it there.
+SLOW_DPKG_DEB = Path("/usr/local/sbin/dpkg-deb")
+
+
+def slow_unpack(settings: Settings) -> None:
+    """dpkg waits in the middle of unpacking a package: there is a half installed one to be cut."""
+    name, seconds = settings.get("package", "*"), int(settings.get("seconds", "30"))
+    state.write_file(
+        SLOW_DPKG_DEB,
+        f'#!/bin/sh\ncase "$*" in --fsys-tarfile\\ */{name}_*) sleep {seconds} ;; esac\n'
+        'exec /usr/bin/dpkg-deb "$@"\n',
+    )
+    SLOW_DPKG_DEB.chmod(0o755)
+
+
 def _hca(settings: Settings) -> str:
     known = [hca["name"] for hca in state.profile().get("hcas", [])]
     name = settings.get("hca") or (known[0] if known else "")
@@ -484,6 +499,7 @@ FAULTS: dict[str, Fault] = {
     "repository-down": Fault(repository_down, repository_back),
     "secure-boot": Fault(secure_boot, lambda: set_effect(secure_boot=None, enrolled_keys=[])),
     "slow-build": Fault(slow_build, lambda: set_effect(dkms_seconds=0)),
+    "slow-unpack": Fault(slow_unpack, lambda: SLOW_DPKG_DEB.unlink(missing_ok=True)),
     "ssh-cut": Fault(ssh_cut, ssh_back, ends_with_boot=True),
     "unattended-upgrade": Fault(unattended_upgrade, unattended_upgrade_ends, ends_with_boot=True),
 }
