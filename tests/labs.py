@@ -32,6 +32,7 @@ def write_inventory(
     variables: Mapping[str, Any] | None = None,
     host_variables: Mapping[str, Mapping[str, Any]] | None = None,
     switches: bool = False,
+    heads: Sequence[str] = ("control_plane", "slurm_head", "time_servers"),
 ) -> Path:
     """Write the lab site with another name, subnet and number of GPU nodes.
 
@@ -43,6 +44,7 @@ def write_inventory(
         variables: site variables that replace the lab's.
         host_variables: variables of single hosts.
         switches: with the lab's leaves and spine; else the rails are the nodes' own.
+        heads: groups that head1 is in.
     """
     inventory = folder / site
     inventory.mkdir(parents=True)
@@ -68,7 +70,7 @@ def write_inventory(
     gpus = {name: None for name in hosts if name.startswith("gpu")}
     groups = {
         "gpu_nodes": gpus,
-        **{name: {"head1": None} for name in ("control_plane", "slurm_head", "time_servers")},
+        **{name: {"head1": None} for name in heads},
     }
     if switches:
         groups["leaves"] = {f"leaf{n}": {"ansible_host": f"{subnet}.{20 + n}"} for n in (1, 2)}
@@ -114,6 +116,14 @@ class PlayRun:
         """Number of changed tasks per host."""
         return {host: entry["changed"] for host, entry in self.report["hosts"].items()}
 
+
+#: What the names of packages begin with that must never move on their own.
+GPU_PACKAGES = (
+    *("nvidia-", "libnvidia-", "cuda-", "libnccl", "doca-", "mlnx-", "nsight-"),
+    *("libcublas-", "libcufft-", "libcurand-", "libcusolver-", "libcusparse-", "libnpp-"),
+    *("rdma-core", "ibverbs-", "infiniband-diags", "libibverbs", "libibumad", "librdmacm"),
+    *("libnvjitlink-", "libnvjpeg-", "perftest", "mstflint"),
+)
 
 REPORT_LINE = re.compile(r"^report: (?P<path>\S+)$", re.MULTILINE)
 
@@ -205,6 +215,15 @@ class TestLab:
     def holds(self, name: str) -> set[str]:
         """Packages held on a node."""
         return set(self.node(name, "apt-mark", "showhold").split())
+
+    def unheld(self, name: str) -> set[str]:
+        """Installed packages of the GPU families that are not on hold.
+
+        The families are spelled out here a second time: what the product forgets, this finds.
+        """
+        names = {package for package in self.installed(name) if package.startswith(GPU_PACKAGES)}
+        # The keyring carries repository keys, not a member of a family.
+        return names - self.holds(name) - {"cuda-keyring"}
 
     def installed(self, name: str) -> dict[str, str]:
         """Name to version of everything installed on a node."""

@@ -1,179 +1,235 @@
 """Every fault of the base stage, made on real SSH nodes and read back from them.
 
-What must never happen, whatever the fault: a node left unheld, half-configured packages without a
-word, a reboot loop, a secret in the output.
+What must never happen is looked for after each run, see `FaultLab.assert_never`. One bad node of
+four is part of the gate: tests/e2e/test_deploy_base.py.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.labs import REPOSITORY, PlayRun, TestLab, environment
+from tests.labs import PlayRun
+from tests.watched import BUILD, UNPACK, FaultLab, Moment
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
 
 DRIVER = "515.86.01"
-#: A name of each family that a provisioned node must hold.
-HELD = {"libnccl2", "libnccl-dev", "cuda-toolkit-12-1", "cuda-compat-12-1"}
+ALLOW_DOWNGRADE = ("-e", "package_lock_allow_downgrade=true")
+SKIP_REBOOT = ("-e", "railweld_reboot=skip")
+#: On a node that calls itself interrupted, a run finishes that first and says so.
+REPAIRED = "an earlier run was cut off"
+WAITED = re.compile(r"waited \d+ s for the package lock")
 
 
-def driver_packages(lab: TestLab, node: str) -> set[str]:
+def driver_packages(lab: FaultLab, node: str) -> set[str]:
     """Installed packages of the driver family."""
     return {name for name in lab.installed(node) if re.match(r"(lib)?nvidia-|cuda-drivers", name)}
 
 
-def assert_no_dpkg_remains(lab: TestLab, node: str) -> None:
-    """Nothing is half installed or half configured."""
+def assert_untouched(lab: FaultLab, node: str) -> None:
+    """Nothing of the GPU stack is installed, wholly or in part."""
+    assert driver_packages(lab, node) == set()
     assert lab.node(node, "dpkg", "--audit") == ""
 
 
-def assert_provisioned(lab: TestLab, node: str) -> None:
+def assert_provisioned(lab: FaultLab, node: str) -> None:
     """The node runs what the site describes and holds all of it."""
-    loaded = lab.node(node, "cat", "/sys/module/nvidia/version").strip()
-    assert loaded == DRIVER
+    assert lab.node(node, "cat", "/sys/module/nvidia/version").strip() == DRIVER
     assert lab.node(node, "nvidia-smi", "-L").count("GPU ") == 8
     assert "release 12.1" in lab.node(node, "/usr/local/cuda-12.1/bin/nvcc", "--version")
-    holds = lab.holds(node)
-    assert holds >= HELD
-    assert holds >= driver_packages(lab, node)
-    assert_no_dpkg_remains(lab, node)
+    held = lab.holds(node)
+    assert held >= {"libnccl2", "libnccl-dev", "cuda-toolkit-12-1", "cuda-compat-12-1"}
+    assert held >= driver_packages(lab, node)
+    assert lab.node(node, "dpkg", "--audit") == ""
 
 
-def failed(run: PlayRun, *words: str) -> None:
+def assert_failed(run: PlayRun, *words: str) -> None:
     """The run failed and its output has all these words."""
     assert run.returncode != 0, run.output[-4000:]
     for word in words:
         assert word in run.output, f"{word!r} is not in:\n{run.output[-6000:]}"
 
 
-def test_version_that_the_repository_lacks_is_refused_before_anything_is_installed(
-    lab: TestLab, node: str
-) -> None:
-    lab.fault("repository-version", "head1")
+@contextmanager
+def fault(lab: FaultLab, name: str, node: str, *settings: str) -> Iterator[None]:
+    """A fault for the time of a block."""
+    lab.fault(name, node, *settings)
     try:
-        run = lab.play("--limit", node)
+        yield
     finally:
-        lab.clear("repository-version", "head1")
-    failed(run, node, DRIVER, "expected")
-    assert driver_packages(lab, node) == set()
-    assert_no_dpkg_remains(lab, node)
+        lab.clear(name, node)
 
 
-def test_seven_of_eight_gpus_are_named_before_anything_is_installed(
-    lab: TestLab, node: str
-) -> None:
-    lab.fault("gpu-missing", node)
-    run = lab.play("--limit", node)
-    failed(run, "found 7", "8 GPUs")
-    assert driver_packages(lab, node) == set()
+# --- refused before anything is installed, and said what to do ---------------------------------
 
 
-def test_skipped_reboot_stops_at_the_next_guard_and_a_rerun_reboots_once(
-    lab: TestLab, node: str
-) -> None:
-    before = lab.boots(node)
-    run = lab.play("--limit", node, "-e", "railweld_reboot=skip")
-    failed(run, f"driver {DRIVER}", "railweld_reboot")
-    assert lab.boots(node) == before
-    assert lab.holds(node) >= driver_packages(lab, node)
-    lab.play("--limit", node).assert_ok()
-    assert lab.boots(node) == before + 1
-    assert_provisioned(lab, node)
+def test_version_that_the_repository_lacks(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "repository-version", "head1", "hide=nvidia-utils-515=515.86.01*"):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "version not in repository", f"expected {DRIVER}", "apt-cache")
+    assert_untouched(lab, refused)
 
 
-def test_driver_loaded_in_another_version_than_installed_is_rebooted_away(
-    lab: TestLab, node: str
-) -> None:
-    lab.play("--limit", node).assert_ok()
-    lab.fault("driver-mismatch", node)
-    broken = lab.node(node, "nvidia-smi", check=False)
-    assert "Driver/library version mismatch" in broken
-    before = lab.boots(node)
-    failed(lab.play("--limit", node, "-e", "railweld_reboot=skip"), "expected driver", "reboot")
-    lab.play("--limit", node).assert_ok()
-    assert lab.boots(node) == before + 1
-    assert_provisioned(lab, node)
+def test_seven_of_eight_gpus(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "gpu-missing", refused):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "found 7 GPUs", "expected 8 GPUs", "lspci")
+    assert_untouched(lab, refused)
 
 
-def test_clock_off_by_800_ms_stops_the_node_before_the_driver(lab: TestLab, node: str) -> None:
-    lab.fault("clock-offset", node, "ms=800")
-    run = lab.play("--limit", node)
-    failed(run, node, "chrony", "expected")
-    assert driver_packages(lab, node) == set()
-    lab.clear("clock-offset", node)
-    lab.play("--limit", node).assert_ok()
-    assert_provisioned(lab, node)
+def test_clock_off_by_800_ms(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "clock-offset", refused, "ms=800"):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "expected at most", "railweld_time_max_offset_ms")
+    milliseconds = re.search(r"found (\d+)\.\d ms off", run.output)
+    assert milliseconds, run.output[-4000:]
+    assert 700 < int(milliseconds[1]) < 900
+    assert_untouched(lab, refused)
 
 
-def test_no_time_source_is_not_taken_for_an_offset_of_zero(lab: TestLab, node: str) -> None:
-    lab.fault("no-time-source", node)
-    try:
-        run = lab.play("--limit", node)
-    finally:
-        lab.clear("no-time-source", node)
-    failed(run, "chrony", "synchronised")
-    assert driver_packages(lab, node) == set()
+def test_no_time_source_is_not_taken_for_an_offset_of_zero(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "no-time-source", refused):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "not synchronised", "chronyc sources")
+    assert_untouched(lab, refused)
 
 
-def test_stopped_chrony_is_started_again(lab: TestLab, node: str) -> None:
-    lab.play("--limit", node).assert_ok()
-    lab.fault("chrony-stopped", node)
-    assert lab.node(node, "systemctl", "is-active", "chrony", check=False).strip() != "active"
-    lab.play("--limit", node).assert_ok()
-    assert lab.node(node, "systemctl", "is-active", "chrony").strip() == "active"
+def test_secure_boot(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "secure-boot", refused):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "Secure Boot on", "railweld_secure_boot_signer", "mokutil")
+    assert_untouched(lab, refused)
 
 
-def test_apt_lock_held_for_a_minute_is_waited_for_without_retries(lab: TestLab, node: str) -> None:
-    lab.fault("apt-lock", node, "seconds=60")
+def test_headers_of_the_running_kernel_missing(lab: FaultLab, refused: str) -> None:
+    kernel = lab.node(refused, "uname", "-r").strip()
+    with fault(lab, "headers-missing", refused):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, f"linux-headers-{kernel}", "neither installed nor in any")
+    assert_untouched(lab, refused)
+
+
+def test_disk_full(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "disk-full", refused):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "found 0.0 GiB free", "2.0 GiB free in /var", "df -h /var")
+    assert_untouched(lab, refused)
+
+
+@pytest.mark.parametrize("mode", ["refuse", "silent"])
+def test_repository_down(lab: FaultLab, refused: str, mode: str) -> None:
+    with fault(lab, "repository-down", refused, f"mode={mode}"):
+        run = lab.play("--limit", refused)
+    assert_failed(run, refused, "expected the node can fetch it", "railweld_mirrors")
+    assert_untouched(lab, refused)
+
+
+def test_apt_lock_held_for_longer_than_the_site_waits(lab: FaultLab, refused: str) -> None:
+    with fault(lab, "apt-lock", refused, "seconds=600"):
+        run = lab.play("--limit", refused, "-e", "railweld_apt_lock_timeout_s=5")
+    assert_failed(run, refused, "package lock still held by", "railweld_apt_lock_timeout_s")
+    assert_untouched(lab, refused)
+
+
+def test_a_node_converges_once_nothing_is_in_its_way_any_more(lab: FaultLab, refused: str) -> None:
+    lab.play("--limit", refused).assert_ok()
+    assert_provisioned(lab, refused)
+
+
+# --- waited for -------------------------------------------------------------------------------
+
+
+def test_apt_lock_held_for_minutes_is_waited_for_without_retries(lab: FaultLab, node: str) -> None:
+    # A minute of waiting is left when the run comes to its first package on a slow machine.
+    lab.fault("apt-lock", node, "seconds=180")
     run = lab.play("--limit", node).assert_ok()
-    assert "FAILED - RETRYING" not in run.output
+    assert WAITED.search(run.output), run.output[-4000:]
+    assert "RETRYING" not in run.output
     assert_provisioned(lab, node)
 
 
 def test_unattended_upgrade_in_mid_run_is_waited_for_and_then_kept_off(
-    lab: TestLab, node: str
+    lab: FaultLab, node: str
 ) -> None:
-    lab.fault("unattended-upgrade", node)
-    lab.play("--limit", node).assert_ok()
+    lab.fault("unattended-upgrade", node, "seconds=180")
+    run = lab.play("--limit", node).assert_ok()
+    assert WAITED.search(run.output), run.output[-4000:]
     assert_provisioned(lab, node)
+    # It came to its end: a killed one would have left its package in the middle.
+    assert lab.installed(node)["railweld-lab-slow"] == "2"
     for unit in ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"):
         state = lab.node(node, "systemctl", "is-enabled", unit, check=False).strip()
         assert state in ("masked", "not-found"), f"{unit}: {state}"
 
 
-def test_package_unheld_and_upgraded_by_hand_is_not_downgraded_silently(
-    lab: TestLab, node: str
+# --- repaired ---------------------------------------------------------------------------------
+
+
+def test_driver_loaded_in_another_version_than_installed_is_rebooted_away(
+    lab: FaultLab, provisioned: str
 ) -> None:
-    lab.play("--limit", node).assert_ok()
-    pinned = lab.installed(node)["libnccl2"]
-    lab.node(node, "apt-mark", "unhold", "libnccl2", "libnccl-dev")
-    lab.node(node, "apt-get", "-qq", "-y", "install", "libnccl2", "libnccl-dev")
-    newer = lab.installed(node)["libnccl2"]
+    lab.fault("driver-mismatch", provisioned)
+    broken = lab.node(provisioned, "nvidia-smi", check=False)
+    assert "Driver/library version mismatch" in broken
+    before = lab.boots(provisioned)
+    run = lab.play("--limit", provisioned, *SKIP_REBOOT)
+    assert_failed(run, f"expected driver {DRIVER}", "railweld_reboot: allow")
+    assert lab.boots(provisioned) == before
+    lab.play("--limit", provisioned).assert_ok()
+    assert lab.boots(provisioned) == before + 1
+    assert_provisioned(lab, provisioned)
+
+
+def test_stopped_chrony_is_started_again(lab: FaultLab, provisioned: str) -> None:
+    lab.fault("chrony-stopped", provisioned)
+    assert lab.node(provisioned, "systemctl", "is-active", "chrony", check=False) == "inactive\n"
+    lab.play("--limit", provisioned).assert_ok()
+    assert lab.node(provisioned, "systemctl", "is-active", "chrony") == "active\n"
+
+
+def test_package_unheld_by_hand_is_held_again(lab: FaultLab, provisioned: str) -> None:
+    lab.node(provisioned, "apt-mark", "unhold", "libnccl2", "cuda-cudart-12-1")
+    lab.play("--limit", provisioned).assert_ok()
+    assert lab.holds(provisioned) >= {"libnccl2", "cuda-cudart-12-1"}
+
+
+def test_package_unheld_and_upgraded_by_hand_is_not_downgraded_silently(
+    lab: FaultLab, provisioned: str
+) -> None:
+    pinned = lab.installed(provisioned)["libnccl2"]
+    lab.node(provisioned, "apt-mark", "unhold", "libnccl2", "libnccl-dev")
+    lab.node(provisioned, "apt-get", "-qq", "-y", "install", "libnccl2", "libnccl-dev")
+    newer = lab.installed(provisioned)["libnccl2"]
     assert newer != pinned
-    run = lab.play("--limit", node)
-    failed(run, newer, pinned, "package_lock_allow_downgrade")
-    assert lab.installed(node)["libnccl2"] == newer
-    lab.play("--limit", node, "-e", "package_lock_allow_downgrade=true").assert_ok()
-    assert lab.installed(node)["libnccl2"] == pinned
-    assert_provisioned(lab, node)
+    run = lab.play("--limit", provisioned)
+    assert_failed(run, f"{newer} installed", f"expected {pinned}", "package_lock_allow_downgrade")
+    assert lab.installed(provisioned)["libnccl2"] == newer
+    lab.play("--limit", provisioned, *ALLOW_DOWNGRADE).assert_ok()
+    assert lab.installed(provisioned)["libnccl2"] == pinned
+    assert_provisioned(lab, provisioned)
 
 
-def test_distribution_upgrade_moves_nothing_that_railweld_pinned(lab: TestLab, node: str) -> None:
-    lab.play("--limit", node).assert_ok()
-    lab.node(node, "apt-get", "-qq", "update")
-    plan = lab.node(node, "apt-get", "-s", "dist-upgrade")
+def test_distribution_upgrade_moves_nothing_that_railweld_pinned(
+    lab: FaultLab, provisioned: str
+) -> None:
+    lab.node(provisioned, "apt-get", "-qq", "update")
+    plan = lab.node(provisioned, "apt-get", "-s", "dist-upgrade")
     moved = set(re.findall(r"^Inst (\S+)", plan, re.MULTILINE))
-    pinned = lab.holds(node)
-    assert pinned
-    assert moved & pinned == set()
+    held = lab.holds(provisioned)
+    assert held
+    assert moved & held == set()
+    # The repositories do have newer ones: without holds they would have moved.
+    free = lab.node(provisioned, "apt-get", "-s", "dist-upgrade", "--ignore-hold")
+    assert set(re.findall(r"^Inst (\S+)", free, re.MULTILINE)) & held
 
 
-def test_nouveau_is_blacklisted_and_gone_after_one_reboot(lab: TestLab, node: str) -> None:
+def test_nouveau_is_blacklisted_and_gone_after_one_reboot(lab: FaultLab, node: str) -> None:
     lab.fault("nouveau-loaded", node)
     assert "nouveau" in lab.node(node, "lsmod")
     before = lab.boots(node)
@@ -183,112 +239,106 @@ def test_nouveau_is_blacklisted_and_gone_after_one_reboot(lab: TestLab, node: st
     assert_provisioned(lab, node)
 
 
-def test_secure_boot_is_explained_before_anything_is_installed(lab: TestLab, node: str) -> None:
-    lab.fault("secure-boot", node)
-    run = lab.play("--limit", node)
-    failed(run, "Secure Boot on", "railweld_secure_boot_signer")
-    assert driver_packages(lab, node) == set()
-
-
-def test_missing_kernel_headers_are_named_before_the_driver_is_installed(
-    lab: TestLab, node: str
+def test_skipped_reboot_stops_at_the_next_guard_and_a_rerun_reboots_once(
+    lab: FaultLab, node: str
 ) -> None:
-    lab.fault("headers-missing", node)
+    lab.fault("nouveau-loaded", node)
+    before = lab.boots(node)
+    run = lab.play("--limit", node, *SKIP_REBOOT)
+    assert_failed(run, "reboot skipped", f"expected driver {DRIVER}", "railweld_reboot: allow")
+    assert lab.boots(node) == before
+    assert lab.holds(node) >= driver_packages(lab, node) != set()
+    lab.play("--limit", node).assert_ok()
+    assert lab.boots(node) == before + 1
+    assert_provisioned(lab, node)
+
+
+def test_reason_that_a_reboot_does_not_remove_is_no_loop(lab: FaultLab, node: str) -> None:
+    unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo linux-image-x >> {0}'\n"
+    unit += "[Install]\nWantedBy=multi-user.target\n"
+    script = f"printf '%s' \"$1\" > /etc/systemd/system/asks.service; {ASK_FOR_REBOOT}"
+    lab.node(node, "sh", "-c", script, "-", unit.format("/run/reboot-required.pkgs"))
+    before = lab.boots(node)
+    run = lab.play("--limit", node)
+    assert_failed(run, "found after the reboot still", "package linux-image-x asks for a reboot")
+    assert lab.boots(node) == before + 1
+    assert_failed(lab.play("--limit", node), "found after a reboot still", "reboot_repeat=true")
+    assert lab.boots(node) == before + 1
+    lab.node(node, "sh", "-c", "systemctl disable asks; rm /run/reboot-required.pkgs")
+    lab.play("--limit", node).assert_ok()
+    assert_provisioned(lab, node)
+
+
+ASK_FOR_REBOOT = "systemctl daemon-reload && systemctl enable --now asks"
+
+
+# --- cut in the middle ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("moment", "state"), [(BUILD, "F"), (UNPACK, "H")])
+def test_power_cut_in_the_middle_of_the_driver_install(
+    lab: FaultLab, node: str, tmp_path: Path, moment: Moment, state: str
+) -> None:
+    run = lab.cut_run(
+        node, tmp_path / "run.log", lambda: lab.fault("power-cut", node), moment=moment
+    )
+    assert_failed(run, node)
+    states = lab.node(node, "dpkg-query", "-W", "-f", "${db:Status-Abbrev}\n")
+    assert f"i{state}" in states, "the cut missed the installation"
+    run = lab.play("--limit", node).assert_ok()
+    assert REPAIRED in run.output
+    assert_provisioned(lab, node)
+
+
+# `silent` lasts longer than SSH waits for an answer, see ServerAlive in ansible.cfg.
+@pytest.mark.parametrize(("mode", "seconds"), [("reset", 20), ("silent", 120)])
+def test_ssh_cut_in_the_middle_of_the_driver_install(
+    lab: FaultLab, node: str, tmp_path: Path, mode: str, seconds: int
+) -> None:
+    settings = (f"mode={mode}", f"seconds={seconds}")
+    run = lab.cut_run(node, tmp_path / "run.log", lambda: lab.fault("ssh-cut", node, *settings))
+    assert_failed(run, node)
+    lab.clear("ssh-cut", node)
+    # On the node the transaction goes on to its end, holds included, with nobody watching.
+    lab.wait_for_holds(node)
+    assert driver_packages(lab, node) != set()
+    lab.assert_never(node, run, reboots=0)
+    lab.play("--limit", node).assert_ok()
+    assert_provisioned(lab, node)
+
+
+def test_rerun_while_the_cut_run_still_installs_waits_for_it(
+    lab: FaultLab, node: str, tmp_path: Path
+) -> None:
+    run = lab.cut_run(
+        node,
+        tmp_path / "run.log",
+        lambda: lab.fault("ssh-cut", node, "seconds=20"),
+        moment=replace(BUILD, settings=("seconds=240",)),
+    )
+    assert_failed(run, node)
+    lab.clear("ssh-cut", node)
+    assert lab.is_installing(node), "the transaction ended before the rerun"
+    run = lab.play("--limit", node).assert_ok()
+    assert WAITED.search(run.output), run.output[-4000:]
+    assert_provisioned(lab, node)
+
+
+def test_repository_down_in_mid_run(lab: FaultLab, node: str, tmp_path: Path) -> None:
     try:
-        run = lab.play("--limit", node)
+        run = lab.cut_run(node, tmp_path / "run.log", lambda: lab.fault("repository-down", "head1"))
     finally:
-        lab.clear("headers-missing", node)
-    kernel = lab.node(node, "uname", "-r").strip()
-    failed(run, f"linux-headers-{kernel}")
-    assert driver_packages(lab, node) == set()
-    assert_no_dpkg_remains(lab, node)
-
-
-def test_full_disk_is_named_before_anything_is_installed(lab: TestLab, node: str) -> None:
-    lab.fault("disk-full", node)
-    run = lab.play("--limit", node)
-    failed(run, node, "free", "expected")
-    assert driver_packages(lab, node) == set()
-    lab.clear("disk-full", node)
+        lab.clear("repository-down", "head1")
+    assert_failed(run, node, "cannot")
+    lab.assert_never(node, run, reboots=0)
+    assert driver_packages(lab, node) != set()
     lab.play("--limit", node).assert_ok()
     assert_provisioned(lab, node)
 
 
-class Cut:
-    """A run of deploy-base.yml that is cut once the driver's installation is under way."""
-
-    def __init__(self, lab: TestLab, node: str, log: Path) -> None:
-        self.lab, self.node, self.log = lab, node, log
-
-    def during_driver_install(self, fault: str, target: str, *settings: str) -> PlayRun:
-        """Start the run, wait until dpkg unpacks the driver, make the fault, wait for the end."""
-        # The build of the kernel module is given the time of a real one, to cut in its middle.
-        self.lab.fault("slow-build", self.node, "seconds=45")
-        with self.log.open("w") as output:
-            run = subprocess.Popen(
-                [
-                    "ansible-playbook",
-                    *("-i", str(self.lab.inventory), "--limit", self.node),
-                    "playbooks/deploy-base.yml",
-                ],
-                cwd=REPOSITORY,
-                env=environment(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-            try:
-                self._wait_for_build(run)
-                self.lab.fault(fault, target, *settings)
-                run.wait(timeout=600)
-            finally:
-                if run.poll() is None:
-                    run.terminate()
-                    run.wait(timeout=30)
-        self.lab.clear(fault, target)
-        self.lab.clear("slow-build", self.node)
-        return PlayRun(run.returncode, self.log.read_text())
-
-    def _wait_for_build(self, run: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 300
-        while (
-            self.lab.node(self.node, "pgrep", "-f", "dkms (autoinstall|install|build)", check=False)
-            == ""
-        ):
-            assert run.poll() is None, self.log.read_text()[-4000:]
-            assert time.monotonic() < deadline, "the driver's build did not begin"
-            time.sleep(0.2)
-
-
-@pytest.fixture
-def cut(lab: TestLab, node: str, tmp_path: Path) -> Cut:
-    return Cut(lab, node, tmp_path / "run.log")
-
-
-def test_power_cut_in_the_middle_of_the_driver_install_is_repaired_by_a_rerun(
-    lab: TestLab, node: str, cut: Cut
-) -> None:
-    run = cut.during_driver_install("power-cut", node)
-    assert run.returncode != 0
-    assert lab.node(node, "dpkg", "--audit") != "", "the cut missed the installation"
-    lab.play("--limit", node).assert_ok()
-    assert_provisioned(lab, node)
-
-
-def test_ssh_cut_in_the_middle_of_the_driver_install_is_repaired_by_a_rerun(
-    lab: TestLab, node: str, cut: Cut
-) -> None:
-    run = cut.during_driver_install("ssh-cut", node, "seconds=20")
-    assert run.returncode != 0, run.output[-3000:]
-    lab.play("--limit", node).assert_ok()
-    assert_provisioned(lab, node)
-
-
-def test_repository_down_in_mid_run_leaves_holds_and_a_rerun_converges(
-    lab: TestLab, node: str, cut: Cut
-) -> None:
-    run = cut.during_driver_install("repository-down", "head1")
-    assert run.returncode != 0, run.output[-3000:]
-    assert_no_dpkg_remains(lab, node)
-    assert lab.holds(node) >= driver_packages(lab, node)
-    lab.play("--limit", node).assert_ok()
+def test_disk_that_runs_full_in_mid_run(lab: FaultLab, node: str) -> None:
+    with fault(lab, "disk-full", node, "path=/usr/local", "free_kib=0"):
+        run = lab.play("--limit", node)
+    assert_failed(run, node, "No space left on device")
+    run = lab.play("--limit", node).assert_ok()
     assert_provisioned(lab, node)

@@ -177,7 +177,7 @@ class _Part(BaseModel):
 class Mirror(_Part):
     """An apt repository that stands in for the vendor's public one."""
 
-    url: Url = Field(description="base address, as in a sources file")
+    url: Url = Field(description="base address, as in a sources file, without a login")
     suite: str = Field(
         "", description='suite; empty for a flat repository, written "deb URL /" in a sources file'
     )
