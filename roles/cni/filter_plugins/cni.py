@@ -40,4 +40,10 @@ class FilterModule:
             "cni_pod_cidr": lambda node, host, cluster: cni.own_cidr(_context(node, host, cluster)),
             "cni_peers": lambda node, host, cluster: cni.peers(_context(node, host, cluster)),
             "cni_stale_routes": stale_routes,
+            "cni_service_route": lambda node, host, cluster: cni.service_route(
+                _context(node, host, cluster)
+            ),
+            "cni_has_service_route": lambda node, host, cluster: cni.has_service_route(
+                _context(node, host, cluster)
+            ),
         }

@@ -99,6 +99,13 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
             "offset_s": 0.0001,
             "sources": [{"address": "10.0.0.10", "reach": 255}],
         },
+        "net": {
+            "eth0": {"addresses": [f"{host['address']}/24"]},
+            "default_route_dev": None,
+            "routes": [
+                {"dst": cluster["service_cidr"], "dev": "eth0", "prefsrc": host["address"]},
+            ],
+        },
         "driver": {"loaded": "515.86.01", "on_disk": "515.86.01", "smi": {"ok": True}},
         "cluster": {
             "containerd": {

@@ -9,6 +9,7 @@ import pytest
 
 from railweld.verify import registry
 from railweld.verify.context import Context
+from railweld.verify.roles import cni
 
 BuildMember = Callable[..., Context]
 ROLES = ("containerd", "kubernetes", "cni")
@@ -100,6 +101,13 @@ def test_converged_member_has_no_finding(member: BuildMember, name: str) -> None
             "kubernetes.kubelet.cpuManagerPolicy",
             "expected static",
         ),
+        (
+            "node.cluster.containerd.runtimes",
+            ["runc"],
+            "containerd",
+            "containerd.gpu_runtime",
+            "expected runtime nvidia",
+        ),
         ("node.cluster.node.ready", False, "cni", "cni.ready", "expected Ready"),
         ("node.cluster.pod_network.files", [], "cni", "cni.config", "absent"),
         (
@@ -117,6 +125,7 @@ def test_converged_member_has_no_finding(member: BuildMember, name: str) -> None
             "kube-proxy-x CrashLoopBackOff",
         ),
         ("node.cluster.pod_network.routes", {}, "cni", "cni.routes", "10.244.0.0/24 via 10.0.0.10"),
+        ("node.net.routes", [], "cni", "cni.service_route", "a route to 10.96.0.0/"),
         ("cluster.seen.reachable", False, "cni", "cni.routes", "no list of nodes"),
     ],
 )
@@ -125,6 +134,25 @@ def test_finding(
 ) -> None:
     found = bad(member("gpu1", {change: value}), role)
     assert says in found[check]
+
+
+def test_cdi_needs_the_runtime_for_agents_and_a_containerd_that_knows_cdi(
+    member: BuildMember,
+) -> None:
+    changes = {
+        "cluster.host.gpu_runtime": "cdi",
+        "node.cluster.containerd.runtimes": ["runc"],
+        "node.cluster.containerd.cdi": True,
+    }
+    found = bad(member("gpu1", changes), "containerd")
+    assert "expected runtime nvidia" in found["containerd.gpu_runtime"]
+    assert "1.7.0 or newer" in found["containerd.cdi"]
+
+
+def test_node_behind_another_address_gets_no_route_of_its_own(member: BuildMember) -> None:
+    ctx = member("gpu1", {"node.net.eth0": {"addresses": ["192.0.2.7/24"]}, "node.net.routes": []})
+    assert cni.service_route(ctx) is None
+    assert "cni.service_route" not in bad(ctx, "cni")
 
 
 def test_dead_api_server_is_found_on_its_own_node(member: BuildMember) -> None:

@@ -93,6 +93,31 @@ def peers(ctx: Context) -> dict[str, str]:
     }
 
 
+def service_route(ctx: Context) -> dict[str, str] | None:
+    """The route of this node's own processes to Services, or None where its device is not known.
+
+    kube-proxy rewrites such a packet only after the kernel has found a route for it. A node without
+    a default route has none, and on one whose default route is another network's, the packet would
+    leave with that network's address.
+    """
+    address = str(ctx.member("host.address"))
+    for device, link in ctx.seen("net", {}).items():
+        if isinstance(link, dict) and any(
+            each.partition("/")[0] == address for each in link.get("addresses", ())
+        ):
+            return {"cidr": str(ctx.member("service_cidr")), "device": device, "source": address}
+    return None
+
+
+def has_service_route(ctx: Context) -> bool:
+    """True when the route is set, or none is wanted."""
+    wanted = service_route(ctx)
+    return wanted is None or any(
+        route.get("dst") == wanted["cidr"] and route.get("dev") == wanted["device"]
+        for route in ctx.seen("net.routes", [])
+    )
+
+
 def _bridge(ctx: Context) -> Iterator[Check]:
     there = CONFIG in ctx.seen("cluster.pod_network.files", [])
     yield ctx.judge(
@@ -112,6 +137,17 @@ def _bridge(ctx: Context) -> Iterator[Check]:
         found="containerd started before the file was written" if unread else "read by containerd",
         expected="containerd runs with this pod network",
         fix="systemctl restart containerd; containers keep running",
+        layer="cluster",
+    )
+    wanted = service_route(ctx)
+    yield ctx.judge(
+        "cni.service_route",
+        ok=has_service_route(ctx),
+        ran=f"ip route show {ctx.member('service_cidr')}",
+        found="as described" if has_service_route(ctx) else "no such route",
+        expected=f"a route to {ctx.member('service_cidr')} by {(wanted or {}).get('device', '-')}: "
+        "the node's own processes reach Services without a default route",
+        fix=f"{_AGAIN} on this host",
         layer="cluster",
     )
     if not ctx.member("seen.reachable"):

@@ -135,7 +135,8 @@ def _settings(ctx: Context) -> Iterator[Check]:
 def _gpus(ctx: Context) -> Iterator[Check]:
     mode = ctx.member("host.gpu_runtime", "none")
     version = str(ctx.seen("cluster.containerd.version", "0"))
-    if mode == "runtime":
+    if mode != "none":
+        # With CDI too: pods that watch all GPUs (device plugin, exporter) go through it.
         found = "nvidia" in ctx.seen("cluster.containerd.runtimes", [])
         yield ctx.judge(
             "containerd.gpu_runtime",
@@ -146,7 +147,7 @@ def _gpus(ctx: Context) -> Iterator[Check]:
             fix=_AGAIN,
             layer="cluster",
         )
-    elif mode == "cdi":
+    if mode == "cdi":
         able = version_compare(version, _CDI_FROM) >= 0
         yield ctx.judge(
             "containerd.cdi",
