@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from railweld import names
 from railweld.lab import tools
+from railweld.lab.access import lab_state_dir
 from railweld.state import site_state_dir
-from tests.labs import PlayRun, TestLab
+from tests.labs import PlayRun, TestLab, command
 
 #: A job's image as the version set names it; the lab's stand-in has a shell and Python.
 IMAGE = "nvcr.io/nvidia/cuda:12.1.1-devel-ubuntu22.04"
@@ -21,11 +23,25 @@ IMAGE = "nvcr.io/nvidia/cuda:12.1.1-devel-ubuntu22.04"
 PATIENCE_S = 180
 
 
+def provide(inventory: Path, *versions: str) -> None:
+    """Give a lab Kubernetes' packages and images, and the stand-ins that the stack deploys."""
+    chosen = [part for version in versions for part in ("--version", version)]
+    command(["railweld", "lab", "kubernetes", "-i", str(inventory), *chosen], timeout=3600)
+    images = lab_state_dir(inventory.name) / "images"
+    save = ["railweld", "images", "save", "--stand-ins", "--output", str(images)]
+    command([*save, "-i", str(inventory)], timeout=1200)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The running lab and its cluster."""
 
     lab: TestLab
+
+    @property
+    def site(self) -> str:
+        """Name of the site."""
+        return self.lab.inventory.name
 
     @property
     def kubeconfig(self) -> Path:
@@ -74,37 +90,52 @@ class Cluster:
         """How much of a resource pods may have on a node."""
         return int(self.node(name)["status"]["allocatable"].get(resource, "0"))
 
-    def run(self, name: str, script: str, *, node: str, gpus: int = 0) -> str:
+    def run(self, name: str, script: str, *, node: str) -> str:
         """Run a Python script in a pod on a node to its end; return what it printed."""
-        limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never",
-                "nodeSelector": {"kubernetes.io/hostname": node},
-                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": IMAGE,
-                        "imagePullPolicy": "Never",
-                        "command": ["python3", "-c", script],
-                        "resources": {"limits": limits},
-                    }
-                ],
-            },
+        spec = {
+            "restartPolicy": "Never",
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                    "command": ["python3", "-c", script],
+                }
+            ],
         }
+        return self._to_its_end(name, "default", {"spec": spec})[1]
+
+    def job(
+        self, name: str, script: str, *, partition: str = "gpu", node: str = ""
+    ) -> tuple[str, str]:
+        """Run a script in a pod made of a partition's PodTemplate; return its node and output.
+
+        The template decides about GPUs, RDMA, limits and environment, as it does for every job; the
+        scheduler about the node, unless one is given.
+        """
+        namespace = names.NAMESPACE_JOBS
+        template = self.get("podtemplate", partition, "--namespace", namespace)["template"]
+        template["spec"]["containers"][0]["command"] = ["python3", "-c", script]
+        template["spec"]["securityContext"]["runAsUser"] = 1000
+        if node:
+            template["spec"]["nodeSelector"]["kubernetes.io/hostname"] = node
+        return self._to_its_end(name, namespace, template)
+
+    def _to_its_end(self, name: str, namespace: str, template: dict[str, Any]) -> tuple[str, str]:
+        metadata = {**template.get("metadata", {}), "name": name, "namespace": namespace}
+        pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}
         self.kubectl("apply", "--filename", "-", stdin=json.dumps(pod))
-        phase = eventually(
-            lambda: self.get("pod", name)["status"].get("phase"),
-            lambda found: found in ("Succeeded", "Failed"),
+        where = ("--namespace", namespace)
+        found = eventually(
+            lambda: self.get("pod", name, *where),
+            lambda each: each["status"].get("phase") in ("Succeeded", "Failed"),
         )
-        output = self.kubectl("logs", name)
-        self.kubectl("delete", "pod", name, "--wait=false")
-        assert phase == "Succeeded", output
-        return output
+        output = self.kubectl("logs", name, *where)
+        self.kubectl("delete", "pod", name, *where)
+        assert found["status"]["phase"] == "Succeeded", output
+        return found["spec"]["nodeName"], output
 
 
 def eventually(look: Callable[[], Any], accept: Callable[[Any], bool]) -> Any:

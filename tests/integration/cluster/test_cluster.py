@@ -11,7 +11,6 @@ import subprocess
 import pytest
 import yaml
 
-from railweld.lab import tools
 from tests.integration.cluster.helpers import Cluster, eventually
 from tests.labs import BIN, REPOSITORY, environment
 
@@ -70,38 +69,6 @@ def test_runtime_and_kubelet_have_the_sites_limits(cluster: Cluster) -> None:
 def test_dns_and_services_work_from_pods_on_every_node(cluster: Cluster, node: str) -> None:
     assert cluster.run(f"dns-{node}", RESOLVE, node=node).strip() == "10.96.0.1"
     assert cluster.run(f"connect-{node}", CONNECT, node=node).strip() == "open"
-
-
-@pytest.fixture
-def gpus(cluster: Cluster) -> Cluster:
-    """The stand-in device plugin as a unit on gpu1; the stack runs it as a DaemonSet."""
-    program = tools.ensure("device-plugin") / "device-plugin"
-    container = cluster.lab.container("gpu1")
-    cluster.lab.node("gpu1", "systemctl", "stop", "device-plugin.service", check=False)
-    subprocess.run(
-        ["podman", "cp", str(program), f"{container}:/usr/local/bin/device-plugin"], check=True
-    )
-    cluster.lab.node(
-        "gpu1",
-        *("systemd-run", "--unit", "device-plugin", "--collect"),
-        *("/usr/local/bin/device-plugin", "--resource=gpu"),
-    )
-    eventually(lambda: cluster.allocatable("gpu1"), lambda found: found == 8)
-    return cluster
-
-
-def test_gpus_are_scheduled_and_lost_with_their_faults(gpus: Cluster) -> None:
-    seen = "import os; print(len(os.environ['NVIDIA_VISIBLE_DEVICES'].split(',')))"
-    assert gpus.run("all-gpus", seen, node="gpu1", gpus=8).strip() == "8"
-    gpus.lab.fault("gpu-unhealthy", "gpu1", "count=2")
-    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 6)
-    gpus.lab.clear("gpu-unhealthy", "gpu1")
-    gpus.lab.fault("device-plugin-gone", "gpu1")
-    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 0)
-    gpus.lab.clear("device-plugin-gone", "gpu1")
-    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 8)
-    gpus.lab.node("gpu1", "systemctl", "restart", "kubelet")
-    eventually(lambda: gpus.allocatable("gpu1"), lambda found: found == 8)
 
 
 def test_removed_node_leaves_no_route_and_no_entry(cluster: Cluster) -> None:

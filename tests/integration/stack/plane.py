@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import yaml
@@ -377,10 +377,22 @@ def running(folder: Path, site: str = "lab") -> Iterator[ControlPlane]:
         plane.stop()
 
 
+class Target(Protocol):
+    """A cluster of a site, and the way into it."""
+
+    @property
+    def site(self) -> str:
+        """Name of the site."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Administrator's credentials."""
+
+
 class Pulumi:
     """The real engine with the real provider, on a copy of the program with a state of its own."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, inventory: Path) -> None:
+    def __init__(self, plane: Target, folder: Path, inventory: Path) -> None:
         self.plane = plane
         self.folder = folder
         self.state = folder / "backend"
