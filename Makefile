@@ -65,6 +65,10 @@ test-cluster: setup ## deep suite: kubeadm on lab nodes, the stack on a real API
 test-browser: setup ## deep suite: the report in a headless Chromium (needs: apt-get install chromium)
 	@$(PYTEST) tests/browser
 
+.PHONY: test-bridge
+test-bridge: setup ## deep suite: real Slurm, a real control plane and the bridge between them
+	@$(PYTEST) tests/integration/bridge
+
 .PHONY: bench
 bench: setup ## measurements, printed as the tables of docs/benchmarks.md
 	@python -m tests.bench

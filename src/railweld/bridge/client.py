@@ -400,7 +400,7 @@ class Client:
                 time.sleep(0.5)
         lost = sum(len(sink.pending) for sink in self.sinks.values())
         if lost or any(sink.broken for sink in self.sinks.values()):
-            say(f"output is not complete ({lost} bytes): see railweld bridge logs")
+            say(f"output is not complete ({lost} bytes): the pods' own logs have it")
 
 
 def fail(text: str) -> int:

@@ -27,12 +27,12 @@ class Config:
         namespace: of the jobs.
         listen: address and port that agents in pods connect to.
         advertise: the same as pods see it.
-        socket: for clients and for `railweld bridge`.
+        socket: for clients and epilogs.
         monitor: address and port of metrics and health; empty for none.
         nodes: Slurm node to the `kubernetes.io/hostname` of its Kubernetes node, where they differ.
         registries: beginnings of images that jobs may name; empty: any.
         host_network: whether jobs run in the network of their nodes.
-        gpus: GPUs that each node of a partition must offer.
+        devices: what each node of a partition must offer, by resource.
         placement: who puts pod i on node i: the API server's policy, or patches (before 1.36).
         minimum_uid: users below it get no jobs.
         tick: how often slurmctld is asked.
@@ -41,6 +41,8 @@ class Config:
         streams: how many nodes' output is shown; of larger jobs the first node's only.
         environment: patterns of user variables that are passed into pods.
         sync_nodes: whether the state of Kubernetes nodes is carried to Slurm.
+        node_grace: how long a node may be unready before its jobs are given up.
+        requeues: how often a job that the cluster failed is put back into the queue.
     """
 
     cluster: str
@@ -55,7 +57,7 @@ class Config:
     nodes: Mapping[str, str] = field(default_factory=dict)
     registries: tuple[str, ...] = ()
     host_network: bool = True
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     placement: Placement = "auto"
     minimum_uid: int = 1000
     tick: float = 5.0
@@ -64,6 +66,8 @@ class Config:
     streams: int = 32
     environment: tuple[str, ...] = ()
     sync_nodes: bool = True
+    node_grace: float = 30.0
+    requeues: int = 3
 
     @property
     def listen_at(self) -> tuple[str, int]:
@@ -107,7 +111,7 @@ def load(path: Path) -> Config:
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "Mapping[str, str]": (dict,),
-    "Mapping[str, int]": (dict,),
+    "Mapping[str, Mapping[str, int]]": (dict,),
     "tuple[str, ...]": (list,),
     "Path": (str,),
     "Placement": (str,),

@@ -17,23 +17,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from railweld import names
-from railweld.bridge import environment, logs, monitor, render, script
+from railweld.bridge import environment, logs, monitor, nodes, render, script
 from railweld.bridge.config import Config, load, split_address
 from railweld.bridge.decide import Slurm as SlurmState
-from railweld.bridge.hub import Crew, Hub
+from railweld.bridge.hub import Agent, Crew, Hub
 from railweld.bridge.kube import CONFLICT, Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.mirror import Mirror
-from railweld.bridge.observed import Key
+from railweld.bridge.observed import JobView, Key, Outcome
 from railweld.bridge.pod import wire
 from railweld.bridge.run import Run, RunError, Settings
 from railweld.bridge.server import Attach, Frames, Refused, Server, number
 from railweld.bridge.session import Session
-from railweld.bridge.slurm import Slurm, SlurmJob, SlurmUnknownError
+from railweld.bridge.slurm import Slurm, SlurmJob, SlurmNode, SlurmUnknownError
 from railweld.errors import RailweldError
 from railweld.stack.bridge import PIN_POLICY
 from railweld.stack.objects import Manifest
@@ -48,6 +48,8 @@ POLICY_SECONDS: Final = 30.0
 LAUNCH_SECONDS: Final = 10.0
 #: Looks that must agree before a job counts as ended.
 LOOKS: Final = 2
+#: Node changes are carried over no more often than this.
+NODES_SECONDS: Final = 1.0
 #: How often an epilog looks again.
 EPILOG_SECONDS: Final = 0.2
 
@@ -75,8 +77,16 @@ class Bridge:
         self._gated = config.placement == "patch"
         self._kill_wait = KILL_WAIT
         self._comments: dict[Key, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         #: Runs that came to their end and whose objects are still there.
         self._done: set[Key] = set()
+        self._kept: dict[Key, float] = {}
+        #: Hostnames of nodes that are given up, and why.
+        self._lost: dict[str, str] = {}
+        self._nodes_changed = asyncio.Event()
+        self.mirror.on_nodes = self._nodes_changed.set
+        #: Updates of Slurm nodes, for the metrics.
+        self.node_updates = 0
         self.hub_port = 0
         self.finished: dict[str, int] = {}
         self.started_at = time.time()
@@ -92,6 +102,7 @@ class Bridge:
             group.create_task(self.mirror.follow())
             group.create_task(self._tick())
             group.create_task(self._comment())
+            group.create_task(self._sync_nodes())
             await self.server.start(self.config.socket)
             if self.config.monitor_at is not None:
                 group.create_task(monitor.serve(self, *self.config.monitor_at))
@@ -140,9 +151,11 @@ class Bridge:
         return SlurmState.ACTIVE
 
     def failed_nodes(self, hosts: tuple[str, ...]) -> Mapping[int, str]:
-        """Ranks whose node is given up."""
-        del hosts
-        return {}
+        """Ranks whose node is given up.
+
+        Slurm ends most jobs of a node that is down by itself; not those with `--no-kill`.
+        """
+        return {rank: self._lost[host] for rank, host in enumerate(hosts) if host in self._lost}
 
     async def may_create(self) -> None:
         """Refuse while the policy that pins pods to their nodes is missing."""
@@ -190,6 +203,20 @@ class Bridge:
                 del self._comments[key]
                 with contextlib.suppress(SlurmUnknownError):
                     await self.slurm.admin_comment(key.job_id, text)
+
+    def requeue(self, run: Run, agent: Agent) -> None:
+        """A job asks to be requeued, as `scontrol requeue` of its own user does outside."""
+
+        async def ask() -> None:
+            try:
+                await self.slurm.requeue(run.key.job_id)
+            except SlurmUnknownError as error:
+                agent.send(op="requeued", error=str(error))
+            else:
+                _log.info("requeued", extra={"run": str(run.key), "why": "the job asked for it"})
+                agent.send(op="requeued", error="")
+
+        self._background(ask())
 
     def slurm_age(self) -> float:
         """Seconds since slurmctld last answered."""
@@ -379,6 +406,7 @@ class Bridge:
             elif outcome.infrastructure:
                 kind = "infrastructure"
             self.finished[kind] = self.finished.get(kind, 0) + 1
+            await self._requeue(run, outcome)
             if run.session is not None:
                 if outcome.status != 0:
                     run.session.note(outcome.text)
@@ -395,6 +423,27 @@ class Bridge:
             if run.outcome is not None:
                 self._done.add(run.key)
                 self.runs.pop(run.key, None)
+
+    async def _requeue(self, run: Run, outcome: Outcome) -> None:
+        """Another attempt for a job that the cluster failed, if it may be requeued."""
+        job = (self._jobs or {}).get(run.key.job_id)
+        if (
+            not outcome.again
+            or job is None
+            or not job.requeue
+            or not job.active
+            or job.restart != run.key.restart
+            or run.key.restart >= self.config.requeues
+        ):
+            return
+        try:
+            await self.slurm.requeue(run.key.job_id)
+        except SlurmUnknownError as error:
+            _log.warning("cannot requeue", extra={"run": str(run.key), "error": str(error)})
+            return
+        _log.info("requeued", extra={"run": str(run.key), "why": outcome.text})
+        if run.session is not None:
+            run.session.note("the job is put back into the queue")
 
     def _on_change(self, key: Key | None) -> None:
         if key is None:
@@ -494,8 +543,100 @@ class Bridge:
                 # After a restart of this daemon, or of a job whose client is gone.
                 self._begin(key)
         self._done &= self.mirror.runs.keys()
+        self._clean()
         for run in self.runs.values():
             run.wake()
+
+    def _clean(self) -> None:
+        """Remove what ended runs have left, a while after Slurm has ended them too."""
+        now = time.monotonic()
+        for key, objects in self.mirror.runs.items():
+            job = objects.job
+            over = self._ended.get(key, 0) >= LOOKS and key not in self.runs
+            if not over or job is None or job.deleting:
+                self._kept.pop(key, None)
+            elif now - self._kept.setdefault(key, now) > self.config.keep:
+                self._kept[key] = now
+                self._background(self._remove(job))
+        for key in self._kept.keys() - self.mirror.runs.keys():
+            del self._kept[key]
+
+    async def _remove(self, job: JobView) -> None:
+        path = f"/apis/batch/v1/namespaces/{self.config.namespace}/jobs/{job.name}"
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": job.uid},
+        }
+        try:
+            await self.kube.request("DELETE", path, body)
+        except (KubeUnknownError, KubeRefusedError) as error:
+            _log.info("cannot remove yet", extra={"job": job.name, "error": str(error)})
+        else:
+            _log.info("removed", extra={"job": job.name})
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- nodes -------------------------------------------------------------------------------
+
+    async def _sync_nodes(self) -> None:
+        while True:
+            self._nodes_changed.clear()
+            try:
+                await self._look_at_nodes()
+            except SlurmUnknownError as error:
+                _log.warning("nodes are not carried over", extra={"error": str(error)})
+            # Not for every heartbeat of every kubelet.
+            await asyncio.sleep(NODES_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nodes_changed.wait(), self.config.tick)
+
+    async def _look_at_nodes(self) -> None:
+        """Compare Slurm's nodes with Kubernetes'; a copy that may be old changes nothing."""
+        if not self.mirror.nodes_live or not self.mirror.live or self._jobs is None:
+            return
+        slurm: dict[str, SlurmNode] = {}
+        expected: dict[str, Mapping[str, int]] = {}
+        for partition in self.config.partitions:
+            found = await self.slurm.nodes(partition)
+            slurm |= found
+            expected |= dict.fromkeys(found, self.config.devices.get(partition, {}))
+        hostnames = {name: self.config.hostname(name) for name in slurm}
+        views = self.mirror.by_hostname()
+        away = self.mirror.away(self.config.node_grace)
+        if self.config.sync_nodes:
+            occupied = self.mirror.occupied(lambda key: self.slurm_of(key) is SlurmState.ENDED)
+            for change in nodes.plan(
+                slurm, views, hostnames, expected, away=away, occupied=occupied
+            ):
+                _log.info("node", extra={"node": change.node, "state": change.state,
+                                         "reason": change.reason})  # fmt: skip
+                await self.slurm.update_node(change.node, change.state, change.reason)
+                self.node_updates += 1
+        lost = {}
+        for name, node in slurm.items():
+            host = hostnames[name]
+            if node.down:
+                lost[host] = f"Slurm has given the node up: {node.reason or node.state}"
+            elif host in away:
+                lost[host] = f"the node is gone: {views[host].reason}"
+        # A pod on a node that is down here and unready there cannot be ended by anyone; Slurm gives
+        # the node to nobody before it is ready again and the bridge resumes it.
+        ours = {
+            hostnames[name]
+            for name, node in slurm.items()
+            if node.down and node.reason.startswith(names.BRIDGE_REASON)
+        }
+        dead = {host for host in ours if host not in views or not views[host].ready}
+        changed = lost != self._lost or dead != self.mirror.abandoned
+        self._lost, self.mirror.abandoned = lost, frozenset(dead)
+        if changed:
+            for run in self.runs.values():
+                run.wake()
 
 
 def _ready() -> None:

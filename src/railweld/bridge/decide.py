@@ -72,6 +72,7 @@ class View:
         waited: seconds since the Job was made, or since this daemon saw it first.
         start_limit: after so many the pods' start has failed.
         gated: whether pods wait to be placed by patches.
+        obstacle: why pods are not made, in the words of the Job controller.
         failing: seconds since the job's own failure was first seen.
         failed_nodes: ranks on nodes that Slurm or Kubernetes has given up, and why.
     """
@@ -92,6 +93,7 @@ class View:
     start_limit: float = 600.0
     gated: bool = False
     failing: float = 0.0
+    obstacle: str = ""
     failed_nodes: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -160,15 +162,15 @@ def _earned(view: View) -> Outcome | None:
     for pod in pods:
         where = view.hosts[pod.index]
         if pod.disrupted:
-            return Outcome(
-                INFRASTRUCTURE, f"{where}: Kubernetes ended the pod: {pod.disrupted}", True
-            )
+            text = f"{where}: Kubernetes ended the pod: {pod.disrupted}"
+            return Outcome(INFRASTRUCTURE, text, infrastructure=True, again=True)
         if pod.exit_code and not (pod.deleting and pod.exit_code in TORN_DOWN):
             if pod.reason == "OOMKilled":
                 return Outcome(137, f"{where}: out of memory (OOMKilled)")
             return Outcome(pod.exit_code, f"{where}: exit status {pod.exit_code}")
     for rank, reason in sorted(view.failed_nodes.items()):
-        return Outcome(INFRASTRUCTURE, f"{view.hosts[rank]}: {reason}", True)
+        text = f"{view.hosts[rank]}: {reason}"
+        return Outcome(INFRASTRUCTURE, text, infrastructure=True, again=True)
     for pod in pods:
         if pod.phase == "Failed" and pod.exit_code is None:
             return Outcome(
@@ -241,7 +243,7 @@ def waiting(view: View) -> str:
     for rank in missing:
         pod = by_rank.get(rank)
         if pod is None:
-            reason = "no pod yet"
+            reason = view.obstacle or "no pod yet"
         elif pod.phase == "Running":
             reason = "its agent has not reported"
         else:

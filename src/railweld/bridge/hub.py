@@ -43,6 +43,8 @@ class Agent:
 
     def report(self, content: dict[str, Any]) -> None:
         """Take over what the agent says of itself."""
+        if "state" not in content:
+            return
         self.pod_uid = str(content.get("pod", self.pod_uid))
         self.address = str(content.get("address", self.address))
         self.port = _number(content.get("port")) or self.port

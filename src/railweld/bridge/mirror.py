@@ -45,9 +45,12 @@ class Mirror:
             "nodes": "/api/v1/nodes",
         }
         self._live: dict[str, bool] = dict.fromkeys(self._paths, False)
-        self._since = time.monotonic()
         self.runs: dict[Key, RunObjects] = {}
         self.nodes: dict[str, NodeView] = {}
+        #: When a node was first seen unready, on the monotonic clock.
+        self.unready: dict[str, float] = {}
+        #: Hostnames that Slurm will not use until this bridge says so: their pods hold nothing up.
+        self.abandoned: frozenset[str] = frozenset()
         #: Called with the run that changed, or None when anything may have.
         self.on_change: Callable[[Key | None], None] = lambda _key: None
         self.on_nodes: Callable[[], None] = lambda: None
@@ -116,6 +119,7 @@ class Mirror:
     def _replace(self, kind: str, items: list[Manifest]) -> None:
         if kind == "nodes":
             self.nodes = {each.name: each for each in map(NodeView.of, items)}
+            self._note_unready()
             self.on_nodes()
             return
         for objects in self.runs.values():
@@ -136,6 +140,7 @@ class Mirror:
                 self.nodes.pop(view.name, None)
             else:
                 self.nodes[view.name] = view
+            self._note_unready()
             if deleted or view != known:
                 self.on_nodes()
             return
@@ -143,6 +148,31 @@ class Mirror:
         if key is not None:
             self._prune(key)
             self.on_change(key)
+
+    def _note_unready(self) -> None:
+        now = time.monotonic()
+        self.unready = {
+            each.name: self.unready.get(each.name, now)
+            for each in self.nodes.values()
+            if not each.ready
+        }
+
+    def away(self, grace: float) -> frozenset[str]:
+        """Hostnames of nodes that have been unready for longer than `grace` seconds."""
+        now = time.monotonic()
+        return frozenset(
+            self.nodes[name].hostname for name, since in self.unready.items() if now - since > grace
+        )
+
+    def occupied(self, ended: Callable[[Key], bool]) -> frozenset[str]:
+        """Hostnames where a pod of an ended run may still be running."""
+        return frozenset(
+            pod.hostname
+            for key, objects in self.runs.items()
+            if ended(key)
+            for pod in objects.pods.values()
+            if pod.hostname and not pod.terminal
+        )
 
     def _store(self, kind: str, manifest: Manifest, *, deleted: bool) -> Key | None:
         key = key_of(manifest)
@@ -179,6 +209,8 @@ class Mirror:
     def settled(self, pods: Mapping[str, PodView]) -> bool:
         """Whether nothing of these pods runs: ended, as a kubelet that is alive has reported."""
         for pod in pods.values():
+            if pod.hostname in self.abandoned:
+                continue
             if not pod.terminal:
                 return False
             node = self.nodes.get(pod.node)

@@ -32,6 +32,8 @@ class Outcome(NamedTuple):
     text: str
     #: Whether the cluster and not the job is to blame.
     infrastructure: bool = False
+    #: And another attempt may well succeed.
+    again: bool = False
 
 
 def key_of(manifest: Mapping[str, Any]) -> Key | None:
@@ -87,7 +89,12 @@ def read_outcome(text: str | None) -> Outcome | None:
         return None
     try:
         said = json.loads(text)
-        return Outcome(int(said["status"]), str(said["text"]), bool(said["infrastructure"]))
+        return Outcome(
+            int(said["status"]),
+            str(said["text"]),
+            bool(said["infrastructure"]),
+            bool(said["again"]),
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -186,7 +193,8 @@ class NodeView:
     #: Why it is not.
     reason: str
     cordoned: bool
-    gpus: int
+    #: Allocatable counts of extended resources.
+    devices: Mapping[str, int]
     address: str
 
     @classmethod
@@ -204,7 +212,12 @@ class NodeView:
             ready=ready.get("status") == "True",
             reason=str(ready.get("reason") or "no kubelet has reported"),
             cordoned=bool(spec.get("unschedulable")),
-            gpus=_count((status.get("allocatable") or {}).get(names.RESOURCE_GPU)),
+            devices={
+                # Cores, memory and pods have names without a domain; devices have one.
+                name: _count(count)
+                for name, count in (status.get("allocatable") or {}).items()
+                if "/" in name
+            },
             address=addresses.get("InternalIP", ""),
         )
 

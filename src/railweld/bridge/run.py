@@ -30,6 +30,8 @@ PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 #: Notes about waiting, at most this often.
 NOTE_SECONDS: Final = 15.0
 LABELLED: Final = 2
+#: Pods that are not even made after so long are asked after.
+OBSTACLE_SECONDS: Final = 5.0
 
 
 class RunError(Exception):
@@ -66,6 +68,9 @@ class World(Protocol):
     async def agent_config(self) -> str:
         """Name of the ConfigMap with the agent."""
 
+    def requeue(self, run: Run, agent: Agent) -> None:
+        """A job asks to be requeued, from inside."""
+
     def commented(self, key: Key, text: str) -> None:
         """Say in AdminComment what the job is doing."""
 
@@ -81,6 +86,8 @@ class Run:
         self._changed = asyncio.Event()
         self._since = time.monotonic()
         self._failing_since: float | None = None
+        self._obstacle = ""
+        self._obstacle_at = 0.0
         self._noted = ("", 0.0)
         self._secret_key: bytes | None = None
         self._request: tuple[render.Facts, render.Request, Manifest] | None = None
@@ -178,6 +185,8 @@ class Run:
         """It said something."""
         if "note" in content and self.session is not None:
             self.session.note(f"{self._host(agent.rank)}: {str(content['note'])[:500]}")
+        if content.get("op") == "requeue":
+            self._world.requeue(self, agent)
         self._end_idle()
         self.wake()
 
@@ -270,6 +279,7 @@ class Run:
             waited=time.monotonic() - self._since,
             start_limit=settings.start_limit,
             gated=settings.gated,
+            obstacle=self._obstacle,
             failing=0.0 if self._failing_since is None else time.monotonic() - self._failing_since,
             failed_nodes=self._world.failed_nodes(self.hosts),
         )
@@ -288,6 +298,7 @@ class Run:
                     self.outcome = outcome
                     return outcome
                 await self._step(decision)
+                await self._find_obstacle(decision)
             except KubeUnknownError as error:
                 _log.warning("waiting", extra={"run": str(self.key), "error": str(error)})
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
@@ -470,6 +481,29 @@ class Run:
         except KubeRefusedError as error:
             if error.status != NOT_FOUND:
                 raise
+
+    async def _find_obstacle(self, decision: Decision) -> None:
+        """Why the Job controller makes no pods: a quota, a policy. Only its events say so."""
+        now = time.monotonic()
+        late = now - self._since > OBSTACLE_SECONDS and now - self._obstacle_at > OBSTACLE_SECONDS
+        objects = self._mirror.of(self.key)
+        if decision.state is not State.STARTING or not late or objects.job is None:
+            return
+        if len(objects.pods) >= len(self.hosts):
+            self._obstacle = ""
+            return
+        self._obstacle_at = now
+        items = await self._kube.request(
+            "GET",
+            self._path("events"),
+            query={"fieldSelector": f"involvedObject.uid={objects.job.uid},reason=FailedCreate"},
+        )
+        if items["items"]:
+            newest = max(items["items"], key=lambda each: str(each.get("lastTimestamp") or ""))
+            found = str(newest.get("message") or "")
+            if found != self._obstacle:
+                self._obstacle = found
+                self.wake()
 
     def _go(self) -> None:
         """Every pod is there: start the bodies."""

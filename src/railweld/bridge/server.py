@@ -1,4 +1,4 @@
-"""The Unix socket: batch steps, epilogs, and `railweld bridge`. Who asks, the kernel says."""
+"""The Unix socket: batch steps and epilogs. Who asks, the kernel says."""
 
 from __future__ import annotations
 

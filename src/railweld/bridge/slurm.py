@@ -125,9 +125,14 @@ class SlurmNode:
     reason: str
 
     @property
-    def base(self) -> str:
-        """State without the marks that sinfo appends (`*` no answer, `$` reserved, ...)."""
-        return self.state.rstrip("*~#!%$@^-+").lower()
+    def down(self) -> bool:
+        """Whether jobs on it have been ended."""
+        return self.state.partition("+")[0] in ("down", "error")
+
+    @property
+    def drained(self) -> bool:
+        """Whether it gets no new jobs; those that are there may still run."""
+        return "drain" in self.state.split("+") or self.state.startswith("drain")
 
 
 Runner = Callable[..., Awaitable[str]]
@@ -218,14 +223,20 @@ class Slurm:
         self.looks += 1
         return self._jobs
 
-    async def nodes(self) -> dict[str, SlurmNode]:
-        """State and reason of every node."""
+    async def nodes(self, partition: str) -> dict[str, SlurmNode]:
+        """State and reason of every node of a partition."""
         # The reason is free text, so it stands last.
-        text = await self._run("sinfo", "--noheader", "--all", "-N", "-o", "%N|%T|%E")
+        text = await self._run(
+            "sinfo", "--noheader", "--all", "--Node", f"--partition={partition}",
+            "-O", "NodeList:|,StateComplete:|,Reason:|",
+        )  # fmt: skip
         found = {}
         for line in text.splitlines():
-            name, state, reason = (*line.split("|", 2), "", "")[:3]
-            found[name.strip()] = SlurmNode(name.strip(), state.strip(), reason.strip())
+            parts = line.rstrip().removesuffix("|").split("|", 2)
+            if len(parts) != 3 or not parts[0] or not parts[1]:
+                raise SlurmUnknownError(f"sinfo: found the line {line!r}, expected three fields")
+            name, state, reason = (each.strip() for each in parts)
+            found[name] = SlurmNode(name, state.lower(), "" if reason == "none" else reason)
         return found
 
     async def settings(self) -> Mapping[str, str]:
@@ -237,6 +248,10 @@ class Slurm:
         """Set a node's state."""
         extra = [] if reason is None else [f"reason={reason}"]
         await self._run("scontrol", "update", f"nodename={node}", f"state={state}", *extra)
+
+    async def requeue(self, job: int) -> None:
+        """Put a job back into the queue; slurmctld refuses one that must not be."""
+        await self._run("scontrol", "requeue", str(job))
 
     async def admin_comment(self, job: int, text: str) -> None:
         """Say in AdminComment what the job is waiting for; users cannot write there."""

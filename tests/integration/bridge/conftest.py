@@ -24,6 +24,12 @@ def stack() -> Stack:
     return stack_for(load_site([str(ROOT / "inventories/lab")], extra))
 
 
+@pytest.fixture(autouse=True)
+def _recovered(world: World) -> Iterator[None]:
+    yield
+    world.recover()
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Iterator[World]:
     """Everything, with 16 nodes of 8 GPUs."""

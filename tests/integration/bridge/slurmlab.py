@@ -256,9 +256,10 @@ class SlurmLab:
         self.sh(
             f"for n in {' '.join(self.nodes)}; do mkdir -p /var/spool/slurmd/$n; slurmd -N $n; done"
         )
-        wait_for(self._idle, what=lambda: self.sh("sinfo -N; sinfo -R; tail -n5 /var/log/slurm/*"))
+        wait_for(self.idle, what=lambda: self.sh("sinfo -N; sinfo -R; tail -n5 /var/log/slurm/*"))
 
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
+        """Whether every node is free."""
         states = self.sh("sinfo --noheader --format=%T", check=False)
         return set(states.split()) == {"idle"}
 

@@ -19,6 +19,7 @@ from tests.integration.stack.plane import ROOT, ControlPlane, free_port
 
 CONFIG = "/tmp/bridge.json"
 LOG = "/var/log/bridged.log"
+DAEMON = "railweld.bridge.daemon"
 
 
 @dataclass
@@ -55,7 +56,7 @@ class World:
     def stop_daemon(self, name: str = "TERM") -> None:
         """End bridged, gently or not."""
         self.slurm.signal(name, self.pid)
-        wait_for(lambda: not self.slurm.pids("railweld.bridge.daemon"))
+        wait_for(lambda: not self.slurm.pids(DAEMON))
 
     def get(self, path: str, *, check: bool = True) -> str:
         """Ask the monitor."""
@@ -70,6 +71,29 @@ class World:
             check=check,
         )
         return done.stdout
+
+    def restart_daemon(self, name: str = "KILL", **changes: Any) -> None:
+        """End it and start it again."""
+        self.stop_daemon(name)
+        self.start_daemon(**changes)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A number of /metrics; 0 for one that is not there."""
+        inner = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        wanted = f"railweld_bridge_{name}{{{inner}}}" if inner else f"railweld_bridge_{name}"
+        for line in self.get("/metrics").splitlines():
+            key, _, value = line.rpartition(" ")
+            if key == wanted:
+                return float(value)
+        return 0.0
+
+    def output(self, job: int, user: str = "alice") -> str:
+        """What the user's file has."""
+        return self.slurm.sh(f"cat /home/{user}/slurm-{job}.out", check=False)
+
+    def has_said(self, job: int, text: str, seconds: float = 180.0) -> None:
+        """Wait for a text in the user's file."""
+        wait_for(lambda: text in self.output(job), seconds, lambda: self.output(job) + self.log())
 
     def log(self) -> str:
         """The end of the daemon's log."""
@@ -105,6 +129,26 @@ class World:
             )
             for item in json.loads(done.stdout)["items"]
         )
+
+    def recover(self) -> None:
+        """After a test: no faults, no jobs, a daemon, idle nodes."""
+        self.slurm.sh("rm -f /run/kubelets/*")
+        if not self.slurm.pids(DAEMON):
+            self.start_daemon()
+        self.slurm.sh("scancel --full --state=pending; scancel --state=running; true")
+        wait_for(self._quiet, what=lambda: self.slurm.sh("squeue; sinfo -NR") + self.log())
+
+    def _quiet(self) -> bool:
+        jobs = self.slurm.sh("squeue --noheader --format=%T", check=False).split()
+        return not jobs and self.slurm.idle() and not self.live_pods()
+
+    def live_pods(self) -> list[str]:
+        """Pods of the bridge that have not ended."""
+        return [
+            pod["metadata"]["name"]
+            for pod in self.objects("pods")
+            if pod["status"].get("phase") not in ("Succeeded", "Failed")
+        ]
 
     def fault(self, node: str, kind: str, text: str | None = "") -> None:
         """Put a fault on a node, or take it away with None."""
@@ -190,7 +234,7 @@ def running(folder: Path, plane: ControlPlane, nodes: int) -> Iterator[World]:
             "advertise": "127.0.0.1:0",
             "listen": "127.0.0.1:0",
             "monitor": f"127.0.0.1:{port}",
-            "gpus": {"gpu": 8},
+            "devices": {"gpu": {"nvidia.com/gpu": 8, "rdma/hca": 1}},
             "tick": 1.0,
         }
         world = World(slurm, plane, config)

@@ -81,7 +81,7 @@ function M.submit(job, part_list)
     return slurm.SUCCESS
   end
   if job.script == nil or job.script == "" then
-    say("this partition runs batch jobs: use sbatch, then `railweld bridge shell JOBID` for a shell on a node of the job")
+    say("this partition runs batch jobs only: submit with sbatch; srun works inside the script")
     return slurm.ERROR
   end
   if given(job.het_job_offset, NO_VAL) then

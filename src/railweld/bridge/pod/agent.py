@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Of one stream; older output that nobody took is dropped then, and said to be.
 SPOOL_BYTES = 64 * 1024 * 1024
 REPORT_SECONDS = 30.0
+REQUEUE_SECONDS = 60.0
+SOCKET = "agent.sock"
 HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: After the body: how long output may wait without progress for a daemon or a file.
@@ -40,6 +42,10 @@ DRAIN_ENDING_SECONDS = 5.0
 #: Processes that the body leaves behind get this long.
 LEFTOVER_SECONDS = 2.0
 STDOUT, STDERR = 1, 2
+DEFAULTED = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGALRM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGTSTP),
+)
 #: A connection that is over, for whatever reason.
 _BROKEN = (OSError, wire.ProtocolError, asyncio.TimeoutError, asyncio.IncompleteReadError)
 
@@ -116,6 +122,7 @@ class Agent:
         self._progress = time.monotonic()
         self._notes: list[str] = []
         self._children: dict[int, tuple[subprocess.Popen[bytes], asyncio.Future[int]]] = {}
+        self._requeued: asyncio.Future[str] | None = None
         self._leader: step.Leader | None = None
         self._follower: step.Follower | None = None
         self._open_pipes = 0
@@ -142,7 +149,7 @@ class Agent:
                 "MASTER_ADDR": str(peers[0]) if peers else self.address,
                 "MASTER_PORT": str(plan["port"]),
                 "RAILWELD_MODE": plan["mode"],
-                "RAILWELD_SOCKET": str(self.scratch / "agent.sock"),
+                "RAILWELD_SOCKET": str(self.scratch / SOCKET),
             }
         )
         if plan["mode"] == "spmd":
@@ -232,6 +239,9 @@ class Agent:
 
         def prepare() -> None:
             os.umask(umask)
+            # A shell cannot trap what is ignored when it starts.
+            for number in DEFAULTED:
+                signal.signal(number, signal.SIG_DFL)
 
         process = subprocess.Popen(
             argv,
@@ -375,6 +385,9 @@ class Agent:
         if operation == "go" and self.orders is None:
             self.orders = content
             self._go.set()
+        elif operation == "requeued":
+            if self._requeued is not None and not self._requeued.done():
+                self._requeued.set_result(str(content.get("error", "")))
         elif operation == "end" and self._follower is not None:
             self._follower.ended.set()
         elif operation == "signal":
@@ -425,6 +438,7 @@ class Agent:
         if self.plan["mode"] == "leader" and self.rank == 0 and len(self.plan["nodes"]) > 1:
             self._leader = step.Leader(self)
             await self._leader.start()
+        await asyncio.start_unix_server(self._local, str(self.scratch / SOCKET))
         hub = asyncio.ensure_future(self.follow_hub())
         try:
             await self._go.wait()
@@ -435,6 +449,37 @@ class Agent:
             hub.cancel()
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self.status if self.status is not None else 1
+
+    async def _local(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """`srun` and `scontrol` of this pod."""
+        decoder = wire.Decoder()
+        try:
+            while True:
+                data = await reader.read(65536)
+                if not data:
+                    return
+                for _, payload in decoder.feed(data):
+                    words = wire.parse_control(payload)
+                    if "step" in words and self._leader is not None:
+                        await self._leader.serve(words, reader, writer, decoder)
+                        return
+                    if "requeue" in words:
+                        await self._requeue(writer)
+        except (OSError, wire.ProtocolError, TypeError):
+            pass
+        finally:
+            writer.close()
+
+    async def _requeue(self, writer: asyncio.StreamWriter) -> None:
+        """Ask the daemon to put the job back into the queue."""
+        self._requeued = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(self._seal.control(op="requeue"))
+            error = await asyncio.wait_for(self._requeued, REQUEUE_SECONDS)
+        except (AttributeError, OSError, asyncio.TimeoutError):
+            error = "the daemon does not answer"
+        writer.write(wire.control(error=error))
+        await writer.drain()
 
     async def _work(self) -> None:
         if self.plan["mode"] == "leader" and self.rank > 0:

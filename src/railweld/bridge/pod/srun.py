@@ -431,11 +431,7 @@ def srun(arguments: Sequence[str]) -> int:
         )
     hosts = hostlist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
     step = plan(arguments, dict(os.environ), str(Path.cwd()), hosts)
-    with socket.socket(socket.AF_UNIX) as link:
-        try:
-            link.connect(os.environ["RAILWELD_SOCKET"])
-        except (OSError, KeyError) as error:
-            raise StepError(f"srun: the agent of this pod does not answer: {error}") from error
+    with _agent() as link:
         link.sendall(wire.control(step=step.to_words()))
         return _Call(link, step).follow()
 
@@ -513,10 +509,41 @@ def scontrol(arguments: Sequence[str]) -> int:
         names = words[2].split(",") if len(words) > 2 else sys.stdin.read().split()
         sys.stdout.write(f"{hostlist.compress(names)}\n")
         return 0
+    if words[:1] == ["requeue"]:
+        if words[1:] not in ([], [os.environ.get("SLURM_JOB_ID")]):
+            raise StepError("scontrol requeue: a job can requeue itself only")
+        return _requeue()
     raise StepError(
-        f"scontrol {' '.join(arguments)}: pods have `show hostnames` and `show hostlist` only; run "
-        "the rest on a login node"
+        f"scontrol {' '.join(arguments)}: pods have `show hostnames`, `show hostlist` and "
+        "`requeue` of their own job; run the rest on a login node"
     )
+
+
+def _requeue() -> int:
+    """Put this job back into the queue; slurmctld ends it then."""
+    with _agent() as link:
+        link.sendall(wire.control(requeue=True))
+        decoder = wire.Decoder()
+        while True:
+            data = link.recv(65536)
+            if not data:
+                raise StepError("scontrol requeue: the agent of this pod has gone")
+            for _, payload in decoder.feed(data):
+                error = str(wire.parse_control(payload).get("error", ""))
+                if error:
+                    raise StepError(f"scontrol requeue: {error}")
+                return 0
+
+
+def _agent() -> socket.socket:
+    """A connection to the agent of this pod."""
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(os.environ["RAILWELD_SOCKET"])
+    except (OSError, KeyError) as error:
+        link.close()
+        raise StepError(f"the agent of this pod does not answer: {error}") from error
+    return link
 
 
 def main(name: str, arguments: Sequence[str]) -> int:

@@ -192,7 +192,7 @@ class Running:
 
 
 class Leader:
-    """Takes steps from `srun` in the first pod and spreads them."""
+    """Takes steps of `srun` in the first pod and spreads them."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -204,11 +204,9 @@ class Leader:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen for followers and for `srun`."""
+        """Listen for followers."""
         server = await asyncio.start_server(self._follower, self._host.address, 0, backlog=4096)
         self.port = int(server.sockets[0].getsockname()[1])
-        path = self._host.scratch / "agent.sock"
-        await asyncio.start_unix_server(self._shim, str(path))
 
     async def end(self) -> None:
         """The body has ended: so may the other pods."""
@@ -294,40 +292,37 @@ class Leader:
 
     # -- steps -------------------------------------------------------------------------------
 
-    async def _shim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self,
+        words: dict[str, Any],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        decoder: wire.Decoder,
+    ) -> None:
+        """Carry out the step of one `srun`, whose first words were read already."""
         number, self._next = self._next, self._next + 1
-        step: Running | None = None
-        runner: asyncio.Future[Any] | None = None
-        decoder = wire.Decoder()
+        step = self._steps[number] = Running(srun.Step.of(words["step"]), writer)
+        writer.write(wire.control(number=number))
+        runner = asyncio.ensure_future(self._run(step, number))
         try:
             while True:
                 data = await reader.read(65536)
                 if not data:
                     return
                 for kind, payload in decoder.feed(data):
-                    if kind == wire.DATA and step is not None:
+                    if kind == wire.DATA:
                         await self._feed(step, number, payload)
                         continue
-                    words = wire.parse_control(payload)
-                    if "step" in words and step is None:
-                        step = self._steps[number] = Running(srun.Step.of(words["step"]), writer)
-                        writer.write(wire.control(number=number))
-                        runner = asyncio.ensure_future(self._run(step, number))
-                    elif "signal" in words and step is not None:
-                        found = getattr(signal, f"SIG{words['signal']}", None)
-                        if isinstance(found, signal.Signals):
-                            await self._signal(step, found)
-        except (wire.ProtocolError, OSError, TypeError):
-            pass
+                    name = wire.parse_control(payload).get("signal")
+                    found = getattr(signal, f"SIG{name}", None)
+                    if isinstance(found, signal.Signals):
+                        await self._signal(step, found)
         finally:
             # srun has ended, or was killed: its tasks end too.
-            if step is not None:
-                if step.waiting:
-                    await self._signal(step, signal.SIGKILL)
-                self._steps.pop(number, None)
-            if runner is not None:
-                runner.cancel()
-            writer.close()
+            if step.waiting:
+                await self._signal(step, signal.SIGKILL)
+            self._steps.pop(number, None)
+            runner.cancel()
 
     async def _run(self, step: Running, number: int) -> None:
         loop = asyncio.get_running_loop()

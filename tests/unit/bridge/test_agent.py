@@ -1,0 +1,253 @@
+"""Agents as real processes against the daemon's hub, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railweld.bridge.hub import Agent, Hub
+from railweld.bridge.pod import wire
+from railweld.bridge.pod.agent import Spool
+
+SRC = Path(__file__).parents[3] / "src"
+KEY = b"k" * 64
+START = (
+    "import sys, asyncio, pathlib\nsys.path.insert(0, sys.argv[1])\n"
+    "from railweld.bridge.pod.agent import Agent\n"
+    "sys.exit(asyncio.run(Agent(pathlib.Path(sys.argv[2])).run()))\n"
+)
+
+
+class Crew:
+    """Keeps what agents say; starts them when all are there."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.agents: dict[int, Agent] = {}
+        self.output: dict[int, bytes] = {}
+        self.states: list[tuple[int, str]] = []
+        self.acknowledges = True
+
+    def joined(self, agent: Agent) -> None:
+        self.agents[agent.rank] = agent
+        self.states.append((agent.rank, agent.state))
+        agent.send(op="show", **{"1": len(self.output.get(agent.rank, b"")), "2": 0})
+        if len(self.agents) == self.count:
+            for each in self.agents.values():
+                each.send(op="go", peers=["127.0.0.1"] * self.count, leader=None)
+
+    def left(self, agent: Agent) -> None:
+        if self.agents.get(agent.rank) is agent:
+            del self.agents[agent.rank]
+
+    def told(self, agent: Agent, content: dict[str, Any]) -> None:
+        self.states.append((agent.rank, agent.state))
+        del content
+
+    async def shown(self, agent: Agent, piece: wire.Output) -> None:
+        have = self.output.setdefault(agent.rank, b"")
+        assert piece.offset <= len(have), "a gap"
+        self.output[agent.rank] = have[: piece.offset] + piece.data
+        if self.acknowledges:
+            agent.send(op="written", stream=1, offset=len(self.output[agent.rank]))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def hub(crew: Crew, port: int = 0, key: bytes = KEY) -> AsyncIterator[tuple[Hub, int]]:
+    async def lookup(name: str) -> tuple[bytes, Crew] | None:
+        return (key, crew) if name == "job" else None
+
+    served = Hub(lookup)
+    try:
+        yield served, await served.start("127.0.0.1", port)
+    finally:
+        for agent in list(crew.agents.values()):
+            agent.hang_up()
+        await served.stop()
+
+
+def folder(tmp_path: Path, script: str, nodes: int) -> Path:
+    plan = {
+        "mode": "spmd", "nodes": [f"n{n}" for n in range(nodes)], "arguments": ["x"],
+        "directory": str(tmp_path), "umask": 0o22, "apart": False, "environment": {"MINE": "1"},
+        "user": "u", "home": "/", "slurm": {"SLURM_JOB_ID": "7"}, "port": 20007,
+        "service": None, "scratch": None, "grace": 30,
+    }  # fmt: skip
+    (tmp_path / "plan").write_text(json.dumps(plan))
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "script").write_text(f"#!/bin/sh\n{script}\n")
+    return tmp_path
+
+
+async def agent(where: Path, rank: int, port: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-IS", "-c", START, str(SRC), str(where),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        env={
+            "PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(rank), "RAILWELD_JOB": "job",
+            "RAILWELD_HUB": f"127.0.0.1:{port}", "RAILWELD_POD_IP": "127.0.0.1",
+            "RAILWELD_POD_UID": f"uid{rank}",
+        },
+    )  # fmt: skip
+
+
+def test_no_body_starts_before_the_last_agent_is_there(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(3)
+        where = folder(tmp_path, 'touch "started$SLURM_NODEID"; echo $SLURM_NODEID $MINE', 3)
+        async with hub(crew) as (_, port):
+            first = [await agent(where, rank, port) for rank in (0, 1)]
+            await until(lambda: len(crew.agents) == 2)
+            assert not list(tmp_path.glob("started*"))
+            last = await agent(where, 2, port)
+            assert [await each.wait() for each in (*first, last)] == [0, 0, 0]
+        assert crew.output == {rank: f"{rank} 1\n".encode() for rank in range(3)}
+        assert len(list(tmp_path.glob("started*"))) == 3
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 9", 9), ("kill -TERM $$", 143)])
+def test_the_pod_ends_as_the_body_does(tmp_path: Path, script: str, status: int) -> None:
+    async def play() -> None:
+        async with hub(Crew(1)) as (_, port):
+            assert await (await agent(folder(tmp_path, script, 1), 0, port)).wait() == status
+
+    asyncio.run(play())
+
+
+def test_output_is_whole_when_the_daemon_goes_and_comes_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        text = "seq 1 20000; touch half; while [ ! -e on ]; do sleep 0.05; done; seq 20001 40000"
+        where = folder(tmp_path, text, 1)
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port)
+            await until(lambda: (tmp_path / "half").exists() and crew.output.get(0))
+        await until(lambda: not crew.agents)
+        (tmp_path / "on").touch()
+        async with hub(crew, port):
+            assert await process.wait() == 0
+        assert crew.output[0] == b"".join(b"%d\n" % n for n in range(1, 40001))
+        # The body ran on meanwhile, and was not started a second time.
+        assert "ready" not in [state for _, state in crew.states[1:]]
+
+    asyncio.run(play())
+
+
+def test_a_body_never_waits_for_a_reader(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        crew.acknowledges = False
+        where = folder(tmp_path, "head -c 3000000 /dev/zero; touch done", 1)
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port)
+            await until((tmp_path / "done").exists)
+            # No more is sent than may be under way, until the reader says how far it came.
+            await until(lambda: len(crew.output.get(0, b"")) == wire.WINDOW)
+            crew.acknowledges = True
+            crew.agents[0].send(op="written", stream=1, offset=wire.WINDOW)
+            assert await process.wait() == 0
+        assert crew.output[0] == bytes(3000000)
+
+    asyncio.run(play())
+
+
+def test_a_termination_reaches_the_body_and_its_last_words_the_reader(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        text = "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.05; done"
+        async with hub(crew) as (_, port):
+            process = await agent(folder(tmp_path, text, 1), 0, port)
+            await until(lambda: crew.output.get(0) == b"up\n")
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 5
+        # Every process of the pod gets the signal, as in a step of Slurm: `sleep` too.
+        assert crew.output[0].startswith(b"up\n")
+        assert crew.output[0].endswith(b"bye\n")
+
+    asyncio.run(play())
+
+
+def test_an_agent_that_is_ended_at_the_barrier_starts_nothing(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(2)
+        async with hub(crew) as (_, port):
+            process = await agent(folder(tmp_path, "touch started", 2), 0, port)
+            await until(lambda: crew.agents)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 143
+        assert not (tmp_path / "started").exists()
+
+    asyncio.run(play())
+
+
+def test_neither_end_talks_to_one_without_the_jobs_key(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        async with hub(crew, key=b"j" * 64) as (served, port):
+            process = await agent(folder(tmp_path, "touch started", 1), 0, port)
+            await until(lambda: served.refused >= 2)
+            process.kill()
+            await process.wait()
+        assert not crew.agents
+        assert not (tmp_path / "started").exists()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"GET / HTTP/1.1\r\n\r\n" * 4,
+        wire.HEADER.pack(2**31, wire.CONTROL),
+        wire.HEADER.pack(9000, wire.CONTROL),
+        wire.control(job="job", node=-1, nonce="00" * 16, proof=""),
+        wire.control(job="job", node="0", nonce="00" * 16, proof=""),
+        wire.control(job="job", node=0, nonce="zz", proof=""),
+        wire.control(job="job", node=0, nonce="00" * 16, proof="0" * 64),
+        wire.control(job="other", node=0, nonce="00" * 16, proof="0" * 64),
+        wire.control(job=["job"], node=0),
+        wire.frame(wire.CONTROL, b"[1]"),
+        wire.frame(wire.CONTROL, b"\xff{"),
+        wire.frame(wire.DATA, b"x" * 100),
+    ],
+)
+def test_strangers_are_hung_up_on(greeting: bytes) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        async with hub(crew) as (served, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(greeting)
+            await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+            await until(lambda: served.refused == 1)
+        assert not crew.agents
+
+    asyncio.run(play())
+
+
+def test_a_spool_keeps_the_newest_and_says_where_it_begins() -> None:
+    spool = Spool(10)
+    spool.append(b"0123456789")
+    assert spool.read(0, 100) == b"0123456789"
+    spool.append(b"abc")
+    assert (spool.first, spool.end) == (3, 13)
+    assert spool.read(3, 100) + spool.read(10, 100) == b"3456789abc"
+    spool.append(b"x" * 25)
+    assert (spool.first, spool.end) == (28, 38)

@@ -1,0 +1,159 @@
+"""The objects of a run, and what of a request can reach them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from railweld import names
+from railweld.bridge import render
+from railweld.bridge.observed import Key
+from railweld.stack import bridge as stack
+
+TEMPLATE = stack.pod_template(
+    stack.BridgeArgs(templates=(), image="registry.example.com/job:1", rdma_resource="rdma/hca"),
+    stack.Template(
+        name="gpu", partition="gpu", gpus=8, nccl="nccl-profile", cache=None, scratch=None
+    ),
+)
+FACTS = render.Facts(
+    key=Key(7, 0),
+    cluster="lab",
+    hosts=("gpu1", "gpu2"),
+    nodes=("gpu1", "gpu2"),
+    uid=2001,
+    gid=2001,
+    groups=(2001, 3000),
+    user="alice",
+    group="alice",
+    home="/home/alice",
+    submitted="2026-01-01T00:00:00",
+    partition="gpu",
+    time_limit=3600.0,
+)
+
+
+def request(**changes: Any) -> render.Request:
+    values: dict[str, Any] = {
+        "script": b"#!/bin/sh\n",
+        "arguments": (),
+        "directory": "/data",
+        "umask": 0o22,
+        "apart": False,
+        "environment": {},
+        "mode": "spmd",
+        "reason": "",
+        "image": None,
+    }
+    return render.Request(**{**values, **changes})
+
+
+def job(asked: render.Request | None = None, **changes: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "namespace": "railweld-jobs",
+        "hub": "head1:6830",
+        "agent": "railweld-agent-x",
+        "kill_wait": 60,
+        "gated": False,
+    }
+    return render.job(FACTS, asked or request(), TEMPLATE, **{**options, **changes})
+
+
+def test_one_pod_per_node_and_the_first_failure_ends_all() -> None:
+    spec = job()["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
+    assert spec["podFailurePolicy"]["rules"][0]["action"] == "FailJob"
+    assert spec["activeDeadlineSeconds"] == 3600 + 60 + 300
+
+
+def test_pods_are_told_their_nodes_in_rank_order() -> None:
+    found = job()
+    template = found["spec"]["template"]
+    assert template["metadata"]["annotations"][names.ANNOTATION_HOSTS] == "gpu1,gpu2"
+    assert "nodeName" not in template["spec"]
+    gated = job(gated=True)["spec"]["template"]
+    assert names.ANNOTATION_HOSTS not in gated["metadata"]["annotations"]
+    assert gated["spec"]["schedulingGates"] == [{"name": names.GATE_PLACEMENT}]
+
+
+def test_pods_run_as_the_submitter_and_without_an_account_of_kubernetes() -> None:
+    spec = job()["spec"]["template"]["spec"]
+    security = spec["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"]) == (2001, 2001)
+    assert security["supplementalGroups"] == [3000]
+    assert security["runAsNonRoot"] is True
+    assert "fsGroup" not in security
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
+    }
+
+
+def test_the_kubelet_kills_before_slurm_does() -> None:
+    assert job()["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 50
+
+
+def test_a_template_is_not_changed_by_a_job() -> None:
+    before = json.dumps(TEMPLATE)
+    job(request(image="registry.example.com/other:2"))
+    assert json.dumps(TEMPLATE) == before
+
+
+def test_nothing_that_a_user_writes_is_in_the_pod_but_the_image() -> None:
+    wild = request(
+        script=b"#!/bin/sh\nPRIVILEGED",
+        arguments=("PRIVILEGED",),
+        directory="/PRIVILEGED",
+        environment={"PRIVILEGED": "PRIVILEGED"},
+    )
+    assert "PRIVILEGED" not in json.dumps(job(wild))
+
+
+def secret(asked: render.Request) -> dict[str, Any]:
+    owner = job(asked)
+    owner["metadata"]["uid"] = "u"
+    return render.secret(FACTS, asked, owner, "k" * 64)
+
+
+def test_the_secret_belongs_to_the_job_and_has_the_script_as_it_is() -> None:
+    found = secret(request(script=b"#!/bin/sh\n\xff\0"))
+    assert found["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert base64.b64decode(found["data"]["script"]) == b"#!/bin/sh\n\xff\0"
+    passwd = base64.b64decode(found["data"]["passwd"]).decode()
+    assert "alice:x:2001:2001::/home/alice:/bin/sh\n" in passwd
+
+
+def test_slurms_own_facts_win_over_the_clients_variables() -> None:
+    plan = json.loads(base64.b64decode(secret(request())["data"]["plan"]))
+    assert plan["slurm"]["SLURM_JOB_NODELIST"] == "gpu[1-2]"
+    assert plan["slurm"]["SLURM_JOB_UID"] == "2001"
+
+
+def test_a_script_that_does_not_fit_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="expected at most 1000000"):
+        secret(request(script=b"x" * 1_000_001))
+
+
+def test_the_port_of_the_rendezvous_is_no_local_port_and_differs_between_jobs() -> None:
+    ports = [render.master_port(number) for number in range(1, 20000)]
+    assert min(ports) >= 20000
+    assert max(ports) < 30000
+    assert ports[0] != ports[1]
+
+
+def test_the_agent_is_named_by_its_content_and_fits_into_a_config_map() -> None:
+    found = render.agent("railweld-jobs")
+    assert found["metadata"]["name"].startswith("railweld-agent-")
+    assert sum(map(len, found["data"].values())) < 500_000
+    keys = {item["key"] for item in render.agent_items()}
+    assert keys == set(found["data"])
+
+
+def test_the_services_names_are_there_before_the_pods_are_ready() -> None:
+    owner = job()
+    owner["metadata"]["uid"] = "u"
+    assert render.service(FACTS, owner)["spec"]["publishNotReadyAddresses"] is True
