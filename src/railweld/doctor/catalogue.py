@@ -35,10 +35,11 @@ class Role(StrEnum):
 
 
 class Severity(StrEnum):
-    """What it does to a job."""
+    """What it does to a job; unknown for checks that no entry knows."""
 
     STOPS = "stops"
     SLOWS = "slows"
+    UNKNOWN = "unknown"
 
 
 class Condition(BaseModel):

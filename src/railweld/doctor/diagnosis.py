@@ -344,10 +344,10 @@ def claims(entry: Entry, check: Check) -> bool:
 def _own_words(check: Check) -> Entry:
     return Entry.model_construct(
         id=f"check:{check.id}",
-        title=f"found {check.found}, expected {check.expected}"[:200],
+        title=f"{check.id}: found {check.found}, expected {check.expected}"[:200],
         layer=layer_of(check),
         role=Role.CAUSE,
-        severity=Severity.STOPS,
+        severity=Severity.UNKNOWN,
         cause=f"{check.id}: found {check.found}, expected {check.expected}",
         explains=(),
         confirm=(check.ran,) if check.ran else (),
@@ -653,7 +653,7 @@ def _order(findings: Sequence[Finding]) -> Callable[[Finding], Key]:
     is_log = all(each.first.where != CHECK for each in findings)
 
     def key(finding: Finding) -> Key:
-        slows = int(finding.entry.severity is Severity.SLOWS)
+        slows = int(finding.entry.severity is not Severity.STOPS)
         time = finding.tally.start or 0.0
         height = finding.entry.layer.height
         if has_times:

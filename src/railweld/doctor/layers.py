@@ -34,6 +34,7 @@ _ROLE_LAYER = {
     "rdma": Layer.RDMA,
 }
 _CHECK_LAYER = {
+    "gpu": Layer.GPU,
     "link": Layer.CABLE,
     "fabric": Layer.SWITCH,
     "cluster": Layer.CLUSTER,

@@ -14,6 +14,11 @@ from railweld.errors import ExitCode
 #: Form of the JSON; grows only with changes that break readers.
 VERSION: Final = 1
 _LABEL: Final = 11
+_EFFECT: Final = {
+    Severity.STOPS: ", stops a job",
+    Severity.SLOWS: ", slows a job down or will break it later",
+    Severity.UNKNOWN: "",
+}
 #: Names that are listed before "and N more".
 _NAMES: Final = 6
 
@@ -85,9 +90,8 @@ def _finding(
     def row(label: str, text: str) -> None:
         lines.append(_wrapped(text, width, indent=f"  {label:<{_LABEL}}", hang=_LABEL + 2))
 
-    effect = "stops a job" if entry.severity is Severity.STOPS else "slows a job down"
     row("where", "; ".join(filter(None, [*_places(finding), _when(finding)])) or "not said")
-    row("layer", f"{entry.layer.value}, {effect} [{entry.id}]")
+    row("layer", f"{entry.layer.value}{_EFFECT[entry.severity]} [{entry.id}]")
     row("cause", entry.cause)
     if entry.proof:
         row("proof", f"the lines alone do not prove it: {entry.proof}")

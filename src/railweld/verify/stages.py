@@ -95,6 +95,7 @@ class Request:
         site: the description.
         limit: names, patterns or groups of hosts and switches; empty for all.
         jobs: how many switches or nodes at the same time.
+        timeout_s: seconds that observing all nodes may take.
     """
 
     access: Access
@@ -102,6 +103,7 @@ class Request:
     site: Site
     limit: tuple[str, ...] = ()
     jobs: int = 32
+    timeout_s: float = _OBSERVE_S
     _nodes: dict[str, Seen] = field(default_factory=dict)
 
     def selects(self, name: str) -> bool:
@@ -120,7 +122,7 @@ class Request:
 
     def _observe(self, names: Sequence[str]) -> dict[str, Seen]:
         answers = ask(
-            self.access.inventory, names, _TASKS, timeout_s=_OBSERVE_S,
+            self.access.inventory, names, _TASKS, timeout_s=self.timeout_s,
             extra_vars=self.access.extra_vars,
             vault_password_file=self.access.vault_password_file,
         )  # fmt: skip
@@ -129,7 +131,7 @@ class Request:
             given = answers.get(name, {})
             answer = given.get(_OBSERVE) or next(iter(given.values()), None)
             if answer is None:
-                found[name] = Seen(reason=f"no answer within {_OBSERVE_S} s")
+                found[name] = Seen(reason=f"no answer within {self.timeout_s:g} s")
             elif answer.status == "ok":
                 found[name] = Seen(node=answer.result["ansible_facts"]["railweld_node"])
             else:

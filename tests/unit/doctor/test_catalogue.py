@@ -9,6 +9,7 @@ import pytest
 from railweld.doctor.catalogue import CatalogueError, Entry, load, read
 from railweld.doctor.diagnosis import Doctor, refuse_untrue
 from railweld.doctor.layers import Layer
+from railweld.gpus import APPLICATION_XIDS
 
 ENTRIES = load()
 
@@ -50,6 +51,13 @@ def test_each_pattern_has_a_sample_of_its_own(entry: Entry) -> None:
 
 def test_files_are_named_after_the_layer_that_they_begin_with() -> None:
     assert {entry.layer for entry in ENTRIES} == set(Layer)
+
+
+def test_application_xids_are_those_of_the_checks() -> None:
+    line = "kernel: NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=python3\n"
+    others = set(range(1, 200)) - APPLICATION_XIDS
+    assert found("".join(map(line.format, APPLICATION_XIDS))) == {"xid-application"}
+    assert found("".join(map(line.format, others))) == {"xid-hardware"}
 
 
 GOOD = """\
