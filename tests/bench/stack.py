@@ -3,9 +3,10 @@
     python -m tests.bench.stack [NODES ...]        default: 16 1280
 
 Each cell is wall seconds / CPU seconds of the command and what it started; the second hardly
-depends on what else the machine does. Each size gets a control plane of its own, whose nodes kwok keeps alive, and a description of that
-many nodes. The number of objects does not depend on it, and neither may the time of `up` beyond
-what reading the description takes, which the first column shows.
+depends on what else the machine does. Each size gets a control plane of its own, whose nodes kwok
+keeps alive, and a description of that many nodes. The number of objects does not depend on it, and
+neither may the time of `up` beyond what reading the description takes, which the first column
+shows.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def folders(report: Report | None = None) -> list[Path]:
     return [
         tools.ensure("pulumi", report),
         tools.ensure("pulumi-resource-kubernetes", report),
-        _language_host(),
+        language_host(),
     ]
 
 
@@ -52,8 +52,8 @@ def settings(site: str) -> dict[str, str]:
     return {"PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase), **SETTINGS}
 
 
-def _language_host() -> Path:
-    """The program that the engine looks for, running with this Python and its packages."""
+def language_host() -> Path:
+    """Return the folder of the program that the engine looks for; it runs with this Python."""
     text = (
         f"#!/usr/bin/env -S {sys.executable} -P\n"
         "from railweld.lab.language_host import main\n\nmain()\n"

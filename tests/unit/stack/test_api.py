@@ -15,7 +15,7 @@ import yaml
 
 from railweld.errors import CouldNotLookError, ExitCode
 from railweld.stack.api import ApiError, Cluster, read_kubeconfig
-from railweld.stack.diff import compare
+from railweld.stack.diff import compare, extra_data, remove_extra_data
 from railweld.stack.objects import Key, Manifest, key, make, owned
 from railweld.stack.preflight import PreflightError, adopt_command, preflight
 
@@ -56,6 +56,10 @@ class Api:
                 **body["metadata"].get("labels", {}),
             }
             return 200, {**live, "data": data, "metadata": metadata}
+        if method == "PATCH" and not query:
+            data = {**self.objects[bare]["data"], **body["data"]}
+            kept = {name: value for name, value in data.items() if value is not None}
+            self.objects[bare] = {**self.objects[bare], "data": kept}
         if "labelSelector" in query:
             return 200, {"items": []}
         found = self.objects.get(bare)
@@ -265,6 +269,21 @@ def test_differences_are_of_the_described_fields(api: tuple[Api, int], cluster: 
         'data.NCCL_IB_TC: found "0", expected "104"',
         'data.NCCL_SHM_DISABLE: found "1", expected nothing',
     ]
+
+
+def test_what_is_not_described_is_taken_out_of_a_profile(
+    api: tuple[Api, int], cluster: Cluster
+) -> None:
+    wanted = profile(NCCL_NET="IB")
+    assert list(extra_data(cluster, [wanted])) == []
+    api[0].put(profile(NCCL_NET="Socket", NCCL_SHM_DISABLE="1"))
+    (finding,) = extra_data(cluster, [wanted])
+    assert [each.path for each in finding.differences] == ["data.NCCL_SHM_DISABLE"]
+    remove_extra_data(cluster, finding)
+    live = cluster.get(key(wanted))
+    assert live is not None
+    # What is described is put right by the engine.
+    assert live["data"] == {"NCCL_NET": "Socket"}
 
 
 def test_a_foreign_object_is_told_apart(api: tuple[Api, int], cluster: Cluster) -> None:

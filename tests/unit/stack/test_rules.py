@@ -77,6 +77,20 @@ def test_pods_are_found_in_whatever_makes_them(
     assert broken(manifest if kind == "Pod" else made_by(kind, manifest)) == {rule}
 
 
+def test_a_sidecar_with_gpus_is_judged_as_a_container_is() -> None:
+    manifest = pod()
+    sidecar = {
+        "name": "log",
+        "image": "r.example.com/log:1",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    manifest["spec"]["initContainers"] = [sidecar]
+    # One that ends before the job begins runs no NCCL.
+    assert broken(manifest) == set()
+    sidecar["restartPolicy"] = "Always"
+    assert broken(manifest) == {"gpu-pods-can-use-rdma"}
+
+
 def test_a_pod_on_one_node_may_do_without_rdma() -> None:
     manifest = pod(resources={"limits": {"nvidia.com/gpu": "1"}})
     manifest["metadata"]["labels"] = {"railweld.io/rdma": "none"}
