@@ -9,7 +9,7 @@ import pytest
 from tests.integration.bridge.slurmlab import wait_for
 from tests.integration.bridge.world import World
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.deep]
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/bridge/train.slurm"
 
