@@ -7,6 +7,7 @@ Runs on the node: standard library only, Python 3.8 or newer.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 
@@ -35,7 +36,7 @@ def read_slurm(node):
         "controller": controller,
         "nodes": read_nodes(node) if controller["up"] else {},
         "accounting": read_accounting(node),
-        "gpu_files": read_gpu_files(node),
+        "outdated": read_outdated(node),
     }
 
 
@@ -160,6 +161,19 @@ def read_accounting(node):
     return None if text is None else {"clusters": text.split()}
 
 
-def read_gpu_files(node):
-    """How many files stand for a virtual node's GPUs here."""
-    return len(node.names("/var/lib/railweld/slurm/gpu"))
+def read_outdated(node):
+    """Daemons that run from a program that an upgrade has replaced."""
+    found = set()
+    for name in node.names("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            # Path.readlink() is not in Python 3.8.
+            program = os.readlink(str(node.path("/proc/" + name + "/exe")))  # noqa: PTH115
+        except OSError:
+            continue
+        if program.endswith(" (deleted)"):
+            daemon = program.split(" ")[0].rsplit("/", 1)[1].split("-")[0]
+            if daemon in DAEMONS:
+                found.add(daemon)
+    return sorted(found)

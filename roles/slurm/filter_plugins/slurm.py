@@ -20,6 +20,19 @@ def exact_packages(
     return packages.exact(Context(railweld["site"], host, node, slurm=slurm), "slurm")
 
 
+def upgraded(node: Mapping[str, Any], wanted: list[dict[str, Any]]) -> list[str]:
+    """Slurm's installed packages that the transaction replaces: `NAME OLD -> NEW`."""
+    installed = node.get("packages") or {}
+    return [
+        f"{each['name']} {found['version']} -> {each['version']}"
+        for each in wanted
+        if each["name"].startswith("slurm")
+        and (found := installed.get(each["name"]))
+        and each["version"]
+        and found["version"] != each["version"]
+    ]
+
+
 def files(slurm: Mapping[str, Any]) -> list[str]:
     """Paths of the configuration files that the role keeps on this host."""
     if not stage.needs_files(slurm):
@@ -34,6 +47,7 @@ class FilterModule:
         """Name to function, as Ansible asks for them."""
         return {
             "slurm_packages": exact_packages,
+            "slurm_upgraded": upgraded,
             "slurm_files": files,
             "slurm_database_conf": conf.slurmdbd_conf,
         }

@@ -21,6 +21,7 @@ from railweld.site.build import (
     Description,
     near,
     network,
+    partition_hosts,
     show,
 )
 from railweld.site.model import Hca, Host, Site
@@ -39,6 +40,7 @@ _LABEL_VALUE = 63
 _SLURM_WORDS: Final = frozenset({"default", "localhost", "all", "none"})
 _DATACENTER = re.compile(r"^(Tesla |A100|A30|A40|A10|A2\b|H\d|GH\d|B\d|GB\d|L4|L40|T4|V100|P100)")
 _CONSUMER = re.compile(r"^(GeForce|TITAN)", re.IGNORECASE)
+_LAST_PORT: Final = 65535
 _VARIABLE = re.compile(r"railweld_[a-z0-9_]+")
 
 
@@ -56,6 +58,7 @@ def check(description: Description, site: Site | None) -> None:
         _classes,
         _mtu,
         _partitions,
+        _slurm,
         _mirrors,
         _paths,
     )
@@ -719,6 +722,129 @@ def _alike(description: Description, partition: str, hosts: list[Host]) -> None:
         )
 
 
+# --- Slurm -------------------------------------------------------------------------------------
+
+#: What stands in a partition's line because of railweld_partitions.
+_OF_PARTITION: Final = frozenset({"default", "maxtime", "nodes", "partitionname", "state"})
+_GRES = re.compile(r"\bgres/([A-Za-z][\w-]*)(?::([\w-]+))?", re.IGNORECASE)
+
+
+def _slurm(description: Description) -> None:
+    """Parameters that railweld derives, resources that Slurm would not know, node hardware."""
+    site = description.site
+    _derived_parameters(description, site.get("slurm_parameters", {}))
+    for position, partition in enumerate(site.get("partitions") or ()):
+        path = (position, "parameters")
+        for key in partition.parameters:
+            if key.lower() in _OF_PARTITION:
+                description.report(
+                    "slurm.derived",
+                    key=f"{PREFIX}partitions",
+                    path=(*path, key),
+                    found=f"{key} as a parameter of partition {partition.name}",
+                    expected="what the partition's other entries say, in one place",
+                    fix="use default, max_time, group or hosts",
+                )
+        _gres(description, f"{PREFIX}partitions", path, partition.parameters)
+    _gres(description, f"{PREFIX}slurm_parameters", (), site.get("slurm_parameters", {}))
+    _hardware(description)
+    _virtual_ports(description)
+
+
+def _derived_parameters(description: Description, parameters: Mapping[str, str]) -> None:
+    from railweld.slurm.conf import DERIVED  # noqa: PLC0415 - it needs the model of this package
+
+    derived = {key.lower(): (key, where) for key, where in DERIVED.items()}
+    for key in parameters:
+        if key.lower() in derived:
+            known, where = derived[key.lower()]
+            description.report(
+                "slurm.derived",
+                key=f"{PREFIX}slurm_parameters",
+                path=(key,),
+                found=f"{known}, which follows from the description",
+                expected=f"no second value; it is decided by {where}",
+                fix="remove it",
+            )
+
+
+def _gres(
+    description: Description, key: str, path: tuple[str | int, ...], parameters: Mapping[str, str]
+) -> None:
+    """A resource that no node has makes jobs wait for ever; its name is `gpu` and nothing else."""
+    kinds = {host.gpu.gres_type for host in description.hosts.values() if host.gpu}
+    for name, value in parameters.items():
+        for match in _GRES.finditer(value):
+            resource, kind = match[1].lower(), (match[2] or "").lower()
+            if resource == "gpu" and (not kind or kind in kinds):
+                continue
+            known = ["gres/gpu", *(f"gres/gpu:{each}" for each in sorted(kinds))]
+            description.report(
+                "slurm.gres",
+                key=key,
+                path=(*path, name),
+                found=f"{match[0]}, which no node has",
+                expected=f"one of {', '.join(known)}: Slurm's name for what Kubernetes calls "
+                f"{names.RESOURCE_GPU}",
+                fix=f"did you mean {known[0]}?",
+            )
+
+
+def _hardware(description: Description) -> None:
+    heads = description.raw.groups.get(names.GROUP_SLURM_HEAD, ())
+    partitions = (
+        description.site.get("partitions") or SiteVariables.model_fields["partitions"].default
+    )
+    inside = {name for each in partitions for name in partition_hosts(description, each)}
+    for name in description.host_values:
+        if name not in inside:
+            continue
+        host = description.hosts[name]
+        parts = host.sockets * host.threads_per_core
+        if host.cpus is not None and host.cpus % parts:
+            description.report(
+                "slurm.cpus",
+                host=name,
+                key=f"{PREFIX}cpus",
+                found=f"{host.cpus} CPUs on {host.sockets} sockets with {host.threads_per_core} "
+                "threads per core",
+                expected=f"a multiple of {parts}",
+                fix="correct it by what lscpu prints on the node",
+            )
+    without = [
+        name
+        for name in description.host_values
+        if heads
+        and name in inside
+        and (description.hosts[name].cpus is None or description.hosts[name].memory_mib is None)
+    ]
+    if without:
+        description.report(
+            "slurm.hardware",
+            hosts=tuple(without),
+            key=f"{PREFIX}cpus",
+            found="no cpus or no memory_mib",
+            expected="both, as `slurmd -C` prints them: Slurm places jobs by them",
+            fix="set them in group_vars/gpu_nodes.yml before deploy-slurm.yml",
+            severity="warning",
+        )
+
+
+def _virtual_ports(description: Description) -> None:
+    first = _value(description, "slurm_virtual_port")
+    if first is None:
+        return
+    last = first + len(description.host_values)
+    if last > _LAST_PORT:
+        description.report(
+            "slurm.ports",
+            key=f"{PREFIX}slurm_virtual_port",
+            found=f"{first}, and {len(description.host_values)} nodes",
+            expected=f"a port for each of them, up to {_LAST_PORT}",
+            fix="lower it",
+        )
+
+
 # --- mirrors and paths -------------------------------------------------------------------------
 
 
@@ -792,6 +918,7 @@ def _rules(description: Description, site: Site) -> None:
             "rdma_stack": site.rdma_stack,
             "transport": site.transport,
             "network_mode": site.network_mode,
+            **_slurm_builds(site),
         }
         try:
             results = site.versions.judge(facts)
@@ -800,6 +927,17 @@ def _rules(description: Description, site: Site) -> None:
             return
         for result in results:
             _rule(description, result, hosts)
+
+
+def _slurm_builds(site: Site) -> dict[str, str]:
+    """Facts about Slurm's packages where they are not those of the version set."""
+    from railweld.slurm import model  # noqa: PLC0415 - it needs the model of this package
+
+    hosts = [site.hosts[name] for name in model.participants(site) if name in site.hosts]
+    own = [host.name for host in hosts if model.uses_own_builds(host)]
+    if not own:
+        return {}
+    return {"slurm_origin": f"the site's own builds on {_some(own)}", "slurm_package": "own build"}
 
 
 def _broken(description: Description, error: RailweldError) -> None:

@@ -136,6 +136,11 @@ def _packages_missing(site: Site) -> list[str]:
     ]
 
 
+def uses_own_builds(host: Host) -> bool:
+    """True where a site's own repository stands in for an archive without Slurm."""
+    return MIRROR in host.mirrors and host.vendor_repository != NAMES_FROM
+
+
 def _source(site: Site, host: Host) -> str | None:
     """Vendor repository whose package names hold for a host: its own, or that of its mirror."""
     if host.vendor_repository is None:

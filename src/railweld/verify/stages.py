@@ -33,6 +33,7 @@ STAGES: Final = {
     "gpu": "railweld.verify.gpu",
     "links": "railweld.verify.links",
     "fabric": "railweld.fabric.links",
+    "slurm": "railweld.slurm.verify",
 }
 
 

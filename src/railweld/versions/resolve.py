@@ -158,8 +158,21 @@ class Resolved:
             "cuda_compat_branches": versions.cuda.compat.branches,
             "nccl_cuda": versions.nccl.cuda,
             "slurm_origin": versions.slurm.origin,
+            "slurm_package": self._slurm_package(),
             **{name: version for name, version in versions.charts.items() if name in FACTS},
         }
+
+    def _slurm_package(self) -> str:
+        """Version of slurmctld's package where the set's origin has one."""
+        listing = self.versions.slurm.packages.get(
+            cast("VendorRepository", self.versions.slurm.origin)
+        )
+        pins = (
+            [spec.version for spec in listing.packages if spec.name == "slurmctld"]
+            if listing
+            else []
+        )
+        return pins[0] if pins else "own build"
 
     def judge(self, facts: Mapping[str, Any]) -> list[RuleResult]:
         """Return every rule that does not hold for the set together with `facts`.

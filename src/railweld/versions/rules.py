@@ -2,8 +2,9 @@
 
 A rule has conditions (`when`, all of them) and requirements (`require`, one of them). Each is a
 comparison such as `driver >= 525.60.13`, `gpudirect == dmabuf`, `driver.major in 470, 525` or
-`fabric_manager == $driver`; several are joined by ` and `. A rule about something that is not
-known yet (the running kernel while only the description is checked) does not speak.
+`fabric_manager == $driver`; several are joined by ` and `. Facts named `…_package` are compared as
+dpkg compares package versions, all others by their leading dotted number. A rule about something
+that is not known yet (the running kernel while only the description is checked) does not speak.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from debian.debian_support import version_compare
 from pydantic import Field, field_validator
 
 from railweld.versions.model import Strict
@@ -51,7 +53,8 @@ FACTS: Final[Mapping[str, str]] = {
     "containerd": "containerd version",
     "container_toolkit": "NVIDIA container toolkit version",
     "slurm": "Slurm version",
-    "slurm_origin": "where Slurm's packages come from: debian12, ubuntu2204, source, …",
+    "slurm_origin": "where Slurm's packages come from: debian12, source, the site's own builds",
+    "slurm_package": "Debian version of slurmctld's package; text without digits for other builds",
     "gpu_operator": "gpu-operator chart version",
     "network_operator": "network-operator chart version",
     "vendor_repository": "ubuntu2204, ubuntu2404 or debian12",
@@ -161,6 +164,8 @@ class Condition:
         right = _lookup(self.right[1:], facts) if self.right.startswith("$") else self.right
         if left is None or right is None:
             return None
+        if self.left.endswith("_package") and self.operator in _PACKAGE_OPERATORS:
+            return _compare_packages(_PACKAGE_OPERATORS[self.operator], left, right)
         return _OPERATORS[self.operator](left, right)
 
 
@@ -249,6 +254,20 @@ _OPERATORS: Final[Mapping[str, Callable[[Fact, Fact], bool]]] = {
     "not in": lambda left, right: not _member(left, right),
     "~": lambda left, right: re.search(_say(right), _say(left)) is not None,
 }
+
+
+#: dpkg's order: fixes arrive in a package's revision while the release stays.
+_PACKAGE_OPERATORS: Final[Mapping[str, Callable[[int], bool]]] = {
+    ">=": lambda order: order >= 0,
+    "<=": lambda order: order <= 0,
+    ">": lambda order: order > 0,
+    "<": lambda order: order < 0,
+}
+
+
+def _compare_packages(test: Callable[[int], bool], left: Fact, right: Fact) -> bool:
+    one, other = _say(left), _say(right)
+    return one[:1].isdigit() and test(version_compare(one, other))
 
 
 class _Words(dict[str, str]):

@@ -39,6 +39,9 @@ GROUP_VARS = {
     "gpu_nodes": {
         "railweld_gpu_count": 8,
         "railweld_gpu_model": "H100 80GB HBM3",
+        "railweld_cpus": 128,
+        "railweld_sockets": 2,
+        "railweld_memory_mib": 1000000,
         "railweld_rails": RAILS,
     },
     "leaves": {"railweld_switch_model": "DCS-7050CX3-32S"},

@@ -126,9 +126,9 @@ def test_rule_refuses(facts: dict[str, object], rule: str) -> None:
     [
         ({"rdma_core": "39.0"}, "dmabuf-rdma-core"),
         ({"kubernetes": "1.31.0", "cgroup": "v1"}, "kubernetes-cgroup-v1-maintenance"),
-        ({"slurm_origin": "source"}, "slurm-cve-2023-41914"),
-        ({"slurm_origin": "source"}, "slurm-cve-2023-49933"),
-        ({"slurm_origin": "source"}, "slurm-cve-2025-43904"),
+        ({"slurm_package": "own build"}, "slurm-cve-2023-41914"),
+        ({"slurm_package": "own build"}, "slurm-cve-2023-49933"),
+        ({"slurm_package": "own build"}, "slurm-cve-2025-43904"),
         ({}, "slurm-cve-2026-65107"),
         ({}, "container-toolkit-escape"),
         ({}, "cuda-image-requirement"),
@@ -145,10 +145,27 @@ def test_rule_warns(facts: dict[str, object], rule: str) -> None:
     assert "{" not in results[rule].sentence()
 
 
-def test_debians_fixed_slurm_build_is_not_blamed_for_the_fixed_cves() -> None:
-    assert {name for name in judge() if name.startswith("slurm-cve-202")} == {
-        "slurm-cve-2026-65107"
+@pytest.mark.parametrize(
+    ("package", "open_"),
+    [
+        ("22.05.8-4", {"slurm-cve-2023-41914", "slurm-cve-2023-49933", "slurm-cve-2025-43904"}),
+        ("22.05.8-4+deb12u1", {"slurm-cve-2023-49933", "slurm-cve-2025-43904"}),
+        ("22.05.8-4+deb12u2", {"slurm-cve-2025-43904"}),
+        ("22.05.8-4+deb12u3", set()),
+        ("22.05.8-4+deb12u10", set()),
+    ],
+)
+def test_debians_revision_decides_which_cves_of_slurm_remain(package: str, open_: set[str]) -> None:
+    found = judge(slurm_package=package)
+    assert {name for name in found if name.startswith("slurm-cve-202")} == {
+        "slurm-cve-2026-65107",
+        *open_,
     }
+    assert package in found["slurm-cve-2026-65107"].found
+
+
+def test_the_pinned_package_of_slurm_is_what_is_judged() -> None:
+    assert load_set("a100-2023").resolve().facts()["slurm_package"] == "22.05.8-4+deb12u3"
 
 
 def test_cgroup_v1_passes_when_the_kubelet_is_told_to_accept_it() -> None:

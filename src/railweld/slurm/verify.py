@@ -1,0 +1,80 @@
+"""Stage `slurm` of `railweld verify`: key, packages, files, daemons and nodes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from railweld.errors import RailweldError
+from railweld.nodes import ask
+from railweld.record import Check, Status
+from railweld.slurm import model
+from railweld.slurm.stage import ROLE
+from railweld.verify import registry
+from railweld.verify.context import Context
+from railweld.verify.stages import Request, Verified
+
+_LAYER: Final = "slurm"
+_OBSERVE_S: Final = 300
+_OBSERVE: Final = "Observe the host as a part of Slurm"
+_TASKS: Final = (
+    {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
+    {"name": _OBSERVE, "railweld_probe": {"slurm": True}},
+)
+
+
+def verify_site(request: Request) -> Verified:
+    """Judge the Slurm head and every node with a slurmd of its own."""
+    site = request.site
+    if not model.heads(site):
+        return Verified([_note(Status.SKIPPED, site.name, "no host in group slurm_head", fix="")])
+    try:
+        slurm = model.fact(site)
+    except RailweldError as error:
+        return Verified(
+            [_note(Status.FAIL, site.name, line, fix="see above") for line in _lines(error)]
+        )
+    names = [name for name in slurm["hosts"] if request.selects(name)]
+    answers = ask(
+        request.access.inventory,
+        names,
+        _TASKS,
+        timeout_s=_OBSERVE_S,
+        extra_vars=request.access.extra_vars,
+        vault_password_file=request.access.vault_password_file,
+    )
+    fact = site.fact()
+    checks: list[Check] = []
+    for name in names:
+        answer = answers.get(name, {}).get(_OBSERVE)
+        if answer is None or answer.status != "ok":
+            reason = f"{answer.status}: {answer.reason}" if answer else "no answer"
+            checks.append(_note(Status.UNKNOWN, name, reason, fix=f"ssh to {name} and look"))
+            continue
+        node = answer.result["ansible_facts"]["railweld_node"]
+        if name == slurm["head"] and ROLE not in node["records"] and not node["slurm"]["version"]:
+            return Verified([_note(Status.SKIPPED, name, "nothing of Slurm here yet", fix="")])
+        ctx = Context(
+            site=fact["site"],
+            host=fact["hosts"][name],
+            node=node,
+            slurm=model.view(slurm, name),
+        )
+        checks += registry.evaluate(ctx, [ROLE])
+    return Verified(checks)
+
+
+def _lines(error: RailweldError) -> list[str]:
+    return [line for line in str(error).splitlines() if line]
+
+
+def _note(status: Status, target: str, found: str, *, fix: str) -> Check:
+    return Check(
+        id="slurm.described" if status is not Status.UNKNOWN else "slurm.reached",
+        layer=_LAYER,
+        target=target,
+        status=status,
+        ran="railweld check",
+        found=found,
+        expected="a description that playbooks/deploy-slurm.yml takes, and hosts that answer",
+        fix=fix,
+    )
