@@ -61,6 +61,10 @@ test-fabric: setup ## deep suite: the fabric stage against virtual switches
 test-cluster: setup ## deep suite: kubeadm on lab nodes, the stack on a real API server
 	@$(PYTEST) tests/integration/cluster tests/integration/stack
 
+.PHONY: test-slurm
+test-slurm: setup ## deep suite: Slurm on lab nodes, jobs that run through every change
+	@$(PYTEST) tests/integration/slurm
+
 .PHONY: test-browser
 test-browser: setup ## deep suite: the report in a headless Chromium (needs: apt-get install chromium)
 	@$(PYTEST) tests/browser

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from _pytest.mark import ParameterSet
 
 from railweld.base.order import ORDER as BASE_ORDER
 from tests.labs import REPOSITORY, command
@@ -28,6 +29,15 @@ ELSEWHERE = {
     "containerd": "needs a cluster: tests/integration/cluster",
     "kubernetes": "needs a cluster: tests/integration/cluster",
 }
+
+
+#: Default scenarios that have not passed through molecule yet: no part of the gate until they have.
+NOT_IN_GATE = {"slurm"}
+
+
+def gated(role: str) -> ParameterSet:
+    """A role's default scenario as a case of the gate, or of the deep suite only."""
+    return pytest.param(role, marks=[pytest.mark.deep] if role in NOT_IN_GATE else [])
 
 
 def roles_with(scenario: str) -> list[str]:
@@ -68,7 +78,7 @@ def shared_lab() -> Iterator[Path]:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("role", roles_with("default"))
+@pytest.mark.parametrize("role", [gated(role) for role in roles_with("default")])
 def test_default(role: str, shared_lab: Path, tmp_path: Path) -> None:
     assert shared_lab.is_dir()
     molecule(role, "default", tmp_path, "--destroy=never")

@@ -40,6 +40,11 @@ def files(slurm: Mapping[str, Any]) -> list[str]:
     return [f"{conf.FOLDER}/{name}" for name in conf.files(slurm)]
 
 
+def beyond(items: list[str], count: int) -> list[str]:
+    """What comes after the first `count` items."""
+    return items[count:]
+
+
 class FilterModule:
     """Filters of role slurm."""
 
@@ -48,6 +53,7 @@ class FilterModule:
         return {
             "slurm_packages": exact_packages,
             "slurm_upgraded": upgraded,
+            "slurm_beyond": beyond,
             "slurm_files": files,
             "slurm_database_conf": conf.slurmdbd_conf,
         }
