@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,8 @@ def deploy(stack: Stack) -> Recorder:
 
 def _deploy(stack: Stack) -> Recorder:
     recorder = Recorder()
+    # The SDK takes the thread's event loop, which any asyncio.run() before this one took away.
+    asyncio.set_event_loop(asyncio.new_event_loop())
     pulumi.runtime.set_mocks(recorder, project="railweld", stack=stack.site)
 
     @pulumi.runtime.test
