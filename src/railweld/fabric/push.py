@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from railweld.errors import RailweldError
 from railweld.fabric import eos, platforms
@@ -108,10 +108,15 @@ class Result(StrEnum):
     UNCHANGED = "unchanged"
     PUSHED = "pushed"
     NOT_SAVED = "pushed, not saved"
+    NOT_VERIFIED = "pushed, not verified"
     ROLLED_BACK = "rolled back"
     REFUSED = "refused"
     SKIPPED = "not tried"
     LOST = "lost"
+
+
+#: Results after which the switch runs what the step asked for.
+_CHANGED: Final = frozenset({Result.PUSHED, Result.NOT_SAVED, Result.NOT_VERIFIED})
 
 
 @dataclass(frozen=True)
@@ -314,6 +319,7 @@ class Member:
         self._look: Look | None = None
         self._opened = False
         self._armed = False
+        self._confirming = False
         self._deadline: float | None = None
         self._counters = eos.Counters()
 
@@ -472,6 +478,7 @@ class Member:
         name = self.switch.name
         self._say("confirming")
         self.context.journal.event(name, "confirming", session=self.session)
+        self._confirming = True
         connection.run(f"configure session {self.session} commit", patience=LONG)
         return self._confirmed(connection)
 
@@ -542,6 +549,13 @@ class Member:
             self._forget()
             how = result if self._armed else Result.REFUSED
             return self._outcome(how, state, text)
+        if state is State.NEW and not self._confirming:
+            text += (
+                "; the switch keeps the new configuration without our confirmation, so it was "
+                f"neither verified nor saved: run `railweld fabric verify --limit {name}`, then "
+                "save it, or roll it back"
+            )
+            return self._outcome(Result.NOT_VERIFIED, state, text)
         if state is State.NEW:
             return self._late(text)
         return self._outcome(Result.LOST, state, text)
@@ -815,7 +829,7 @@ def _never_half_a_link(
     known = all(outcomes[name].state is State.OLD for name in behind)
     for member in members:
         name = member.switch.name
-        if not behind or outcomes[name].result not in (Result.PUSHED, Result.NOT_SAVED):
+        if not behind or outcomes[name].result not in _CHANGED:
             continue
         others = ", ".join(behind)
         failure = "" if known else "its state is not known"
@@ -946,7 +960,7 @@ def _together(context: Context, group: Sequence[Step], stage: int) -> Iterable[l
 def _final(context: Context, name: str, results: Sequence[Outcome], *, waits: bool) -> Outcome:
     """One outcome per switch from those of its steps: the first failure, else the last success."""
     warnings = tuple(dict.fromkeys(w for outcome in results for w in outcome.warnings))
-    done = [o for o in results if o.result in (Result.PUSHED, Result.NOT_SAVED)]
+    done = [outcome for outcome in results if outcome.result in _CHANGED]
     changes = sum(outcome.changes for outcome in done)
     reached = State.OLD
     if done:

@@ -97,7 +97,7 @@ def test_a_switch_port_without_pfc_turns_its_link_red_and_is_named(lab: TestLab)
     leaf.close()
     code, wrong, checks = look(lab)
     assert code == 1
-    assert wrong == {"leaf1 Ethernet2/1 - gpu2 rail1": "leaf1: config, pfc"}
+    assert wrong == {"leaf1 Ethernet2/1 - gpu2 rail1": "leaf1: config, pfc, watchdog"}
     fixes = {check["fix"] for check in checks if check["status"] == "fail"}
     assert fixes == {"railweld fabric push --limit leaf1"}
     arguments = ("--limit", "leaf1", "--yes", "--observe", "0", "-i", str(lab.inventory))

@@ -58,6 +58,12 @@ def refused(text: str, words: str, **values: Any) -> Case:
     return Case("refuse", REFUSED, OLD, words, {"text": text, "mode": "session", "at": 7, **values})
 
 
+def commit_for_good(device: Device) -> None:
+    """A commit whose timer does not run: the change is there to stay."""
+    assert device.timer is not None
+    device.commit(device.timer.session, None, "admin")
+
+
 CASES = (
     # (1) every refusal text, in the session and at the commit
     refused("invalid", "% Invalid input"),
@@ -96,6 +102,8 @@ CASES = (
     Case("hang", REFUSED, OLD, "no end of the answer", {"at": 9, **IN_SESSION}, finish=True),
     Case("reload", REFUSED, OLD, "", {"at": 9, **IN_SESSION}),
     Case("reload", BACK, OLD, "", {"match": TIMER}, finish=True),
+    Case("call", Result.NOT_VERIFIED, FIRST, "without our confirmation",
+         {"match": TIMER, "when": "after", "function": commit_for_good}),
     # (6)
     Case("confirm", REFUSED, OLD, "maintenance window",
          {"match": "^service-profile", "text": "WARNING! This may disrupt. Proceed [y/n]"}),
@@ -155,16 +163,18 @@ def assert_settled(switch: VirtualSwitch, foreign: tuple[str, ...] = ()) -> None
 def test_fault_ends_in_old_or_new_and_says_which(make_lab: MakeLab, case: Case) -> None:
     lab = make_lab(one_leaf())
     switch = lab["leaf1"]
-    before = switch.running_lines
+    before, started = switch.running_lines, lab.clock()
     switch.fault(case.fault, **case.values)
     outcome = run(lab)
     assert (outcome.result, outcome.state) == (case.result, case.state), outcome.sentence()
+    if case.fault not in ("expire", "hang"):
+        assert lab.clock() - started < lab.settings.commit_timer_s, "it waited for the timer"
     if case.fault != "running-change":
         assert state_of(switch, before) is case.state
     assert case.words in outcome.sentence()
     assert_settled(switch, case.foreign)
-    changed_by_others = case.fault == "running-change"
-    assert switch.device.saved is not (outcome.result is Result.NOT_SAVED or changed_by_others)
+    unsaved = outcome.result in (Result.NOT_SAVED, Result.NOT_VERIFIED)
+    assert switch.device.saved is not (unsaved or case.fault == "running-change")
     if case.finish:
         switch.clear_faults()
         assert run(lab).result is Result.PUSHED
