@@ -20,7 +20,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_lab(inventory) as lab:
         provide(inventory)
         lab.play().assert_ok()
-        yield Cluster(lab)
+        found = Cluster(lab)
+        # Of an earlier lab of this name.
+        found.kubeconfig.unlink(missing_ok=True)
+        yield found
 
 
 @pytest.fixture(scope="session")
