@@ -105,7 +105,7 @@ def rules(args: MetricsArgs) -> dict[str, Any]:
             f'kube_daemonset_status_number_unavailable{{namespace="{args.namespace}"}} > 0',
             "15m",
             "{{ $value }} pods of {{ $labels.daemonset }} are not ready.",
-            f"kubectl -n {args.namespace} get pods -o wide; railweld verify --stage cluster",
+            f"kubectl -n {args.namespace} get pods -o wide",
         ),
         _alert(
             "RailweldClockOff",
