@@ -118,6 +118,20 @@ def test_unattended_upgrade_runs_and_holds_the_lock(lab: Lab) -> None:
     until(lambda: node.exec(status).stdout == "ii 2", "upgraded package")
 
 
+def test_unpacking_takes_long_enough_to_be_cut(lab: Lab, make: Make) -> None:
+    node = lab.node("gpu2")
+    node.exec(["apt-get", "update", "-q"])
+    make("slow-unpack", "gpu2", package="jq", seconds=600)
+    node.exec(["systemd-run", "--unit=unpacks", "apt-get", "install", "-y", "-q", "jq"])
+    status = ["dpkg-query", "-W", "-f", "${db:Status-Abbrev}", "jq"]
+    until(lambda: node.exec(status, check=False).stdout.startswith("iH"), "half unpacked package")
+    node.exec(["systemctl", "kill", "--signal=KILL", "unpacks"])
+    lab.clear("slow-unpack", "gpu2")
+    assert "reinstall" in node.exec(["dpkg", "--audit"]).stdout
+    install(node, "--reinstall", "jq")
+    assert node.exec(["dpkg", "--audit"]).stdout == ""
+
+
 def test_headers_missing(lab: Lab, make: Make) -> None:
     node = lab.node("gpu2")
     release = node.exec(["uname", "-r"]).stdout.strip()
