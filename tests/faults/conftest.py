@@ -9,7 +9,7 @@ import pytest
 from tests.labs import running_lab, write_inventory
 from tests.watched import SECRET, FaultLab
 
-NODES = 14
+NODES = 8
 
 
 @pytest.fixture(scope="session")
