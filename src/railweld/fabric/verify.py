@@ -273,6 +273,7 @@ def watchdog_checks(
             continue
         yield _check(
             "watchdog", target, active, ran, "active" if active else "not active", "active",
+            f"railweld fabric push --limit {switch.name}; if its lines are there, "
             "check that the profile is attached and that EOS accepted the timers",
         )  # fmt: skip
 
