@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from railweld.errors import ExitCode
+from railweld.options import AsJson, ExtraVars, Inventory, Vault
 from railweld.site.problem import Problem, condense
 
 
@@ -19,18 +19,10 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    inventory: Annotated[
-        list[str] | None,
-        typer.Option("-i", "--inventory", help="Inventory; default: ansible.cfg's. Repeatable."),
-    ] = None,
-    extra_vars: Annotated[
-        list[str] | None,
-        typer.Option("-e", "--extra-vars", help="key=value, YAML or @file, as in Ansible."),
-    ] = None,
-    vault_password_file: Annotated[
-        Path | None, typer.Option("--vault-password-file", help="As in Ansible.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    inventory: Inventory = None,
+    extra_vars: ExtraVars = None,
+    vault_password_file: Vault = None,
+    as_json: AsJson = False,
 ) -> int:
     """Refuse a site description whose layers disagree; touches no machine.
 

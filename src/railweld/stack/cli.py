@@ -12,6 +12,7 @@ import yaml
 
 from railweld import names
 from railweld.errors import ExitCode, UsageError
+from railweld.options import AsJson, ExtraVars, Inventory, Vault
 from railweld.site.build import load_site
 from railweld.site.inventory import default_sources, parse_extra_vars
 from railweld.stack import gpu_operator
@@ -21,17 +22,6 @@ from railweld.stack.graph import Stack, stack_for
 from railweld.stack.objects import Manifest, in_order
 from railweld.stack.preflight import adopt_command, refuse_other_cluster
 from railweld.state import site_state_dir
-
-Inventory = Annotated[
-    list[str] | None,
-    typer.Option("-i", "--inventory", help="Inventory; default: ansible.cfg's. Repeatable."),
-]
-ExtraVars = Annotated[
-    list[str] | None,
-    typer.Option("-e", "--extra-vars", help="key=value, YAML or @file, as in Ansible."),
-]
-Vault = Annotated[Path | None, typer.Option("--vault-password-file", help="As in Ansible.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 def register(app: typer.Typer) -> None:
