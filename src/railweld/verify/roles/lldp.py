@@ -10,7 +10,7 @@ from railweld.verify.context import Context
 
 ROLE: Final = "lldp"
 
-_REF: Final = "docs/roles/lldp"
+_REF: Final = "docs/base.md"
 
 
 def guard(_: Context) -> Iterator[Check]:

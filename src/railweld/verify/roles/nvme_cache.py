@@ -19,7 +19,7 @@ PROBE: Final = {"package_patterns": ["e2fsprogs", "xfsprogs"]}
 LABEL: Final = "railweld-cache"
 _NAMESPACE: Final = uuid.UUID("6f5f2c1e-8a3b-5d0c-9a77-2f5b1f6f0c11")
 
-_REF: Final = "docs/roles/nvme_cache"
+_REF: Final = "docs/base.md"
 
 
 def filesystem_uuid(site: str, host: str) -> str:

@@ -22,7 +22,7 @@ SYSCTLS: Final[Mapping[str, int]] = {"arp_announce": 2, "arp_ignore": 1, "rp_fil
 #: Tools that can own an interface, in the order in which a node that has them is believed.
 BACKENDS: Final = ("netplan", "networkd", "ifupdown")
 
-_REF: Final = "docs/roles/rail_network"
+_REF: Final = "docs/base.md"
 
 
 def rails(host: Mapping[str, Any]) -> list[dict[str, Any]]:

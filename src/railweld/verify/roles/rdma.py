@@ -34,7 +34,7 @@ _IOMMU_PARAMETERS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 #: Where the kernel keeps the defaults of rdma_cm.
 CONFIGFS: Final = "/sys/kernel/config"
 
-_REF: Final = "docs/roles/rdma"
+_REF: Final = "docs/base.md"
 
 
 def _numbers(text: object) -> tuple[int, ...]:
