@@ -169,7 +169,7 @@ def read_outdated(node):
             continue
         try:
             # Path.readlink() is not in Python 3.8.
-            program = os.readlink(str(node.path("/proc/" + name + "/exe")))  # noqa: PTH115
+            program = os.readlink(str(node.path("/proc/" + name + "/exe")))  # noqa: PTH115 - Path.readlink needs Python 3.9
         except OSError:
             continue
         if program.endswith(" (deleted)"):

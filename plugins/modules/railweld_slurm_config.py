@@ -246,6 +246,7 @@ def attempt(given, work):
         for node, count in sorted(given["try_nodes"].items()):
             try_node(trial, node, int(count))
     finally:
+        # ignore_errors: a trial's leftover in /tmp must not hide what the trial found.
         shutil.rmtree(str(trial), ignore_errors=True)
 
 

@@ -73,10 +73,10 @@ def bench(
     Exit codes: 0 everything passed, 1 something is slow or wrong, 3 something could not be
     measured.
     """
-    from railweld.bench.launch import PROGRAMS, Options, start_with  # noqa: PLC0415
-    from railweld.nodes import ask  # noqa: PLC0415
-    from railweld.site.build import load_site  # noqa: PLC0415
-    from railweld.site.inventory import default_sources, parse_extra_vars  # noqa: PLC0415
+    from railweld.bench.launch import PROGRAMS, Options, start_with
+    from railweld.nodes import ask
+    from railweld.site.build import load_site
+    from railweld.site.inventory import default_sources, parse_extra_vars
 
     modes = [name for name, on in _modes(single_node, pairs, all_nodes).items() if on]
     if len(modes) > 1:
@@ -140,7 +140,7 @@ class _Session:
 
     def measure(self, nodes: Sequence[str], mode: str | None) -> None:
         """Make the runs of a mode; plans of all runs exist before the first is started."""
-        from railweld.bench.launch import plan_nodes, plan_single  # noqa: PLC0415
+        from railweld.bench.launch import plan_nodes, plan_single
 
         if mode in ("--pairs", "--all") and len(nodes) < 2:
             raise UsageError(f"{mode}: found one node, {nodes[0]}, expected two or more")
@@ -164,8 +164,8 @@ class _Session:
             self._measure_pairs(nodes)
 
     def _measure_pairs(self, nodes: Sequence[str]) -> None:
-        from railweld.bench.launch import plan_nodes  # noqa: PLC0415
-        from railweld.bench.schedule import rounds  # noqa: PLC0415
+        from railweld.bench.launch import plan_nodes
+        from railweld.bench.schedule import rounds
 
         plans = [
             [plan_nodes(self._site, pair, self._options, largest_only=True) for pair in pairs]
@@ -182,7 +182,7 @@ class _Session:
         }
 
     def _round(self, plans: Sequence[Planned], what: str) -> None:
-        from railweld.bench.launch import run  # noqa: PLC0415
+        from railweld.bench.launch import run
 
         if not self._quiet:
             typer.echo(
@@ -193,9 +193,9 @@ class _Session:
 
     def report(self, baseline: str | None, *, as_json: bool) -> int:
         """Judge, print, and keep the figures if asked to; returns the exit code."""
-        from railweld.bench import baseline as stored  # noqa: PLC0415
-        from railweld.bench.judge import Culprits, checks, culprits  # noqa: PLC0415
-        from railweld.record import Status, worst  # noqa: PLC0415
+        from railweld.bench import baseline as stored
+        from railweld.bench.judge import Culprits, checks, culprits
+        from railweld.record import Status, worst
 
         judged: list[Check] = []
         known = stored.load(self._site.name) if baseline == "compare" else None
@@ -240,10 +240,10 @@ class _Session:
         }
 
     def _print(self, judged: Sequence[Check], named: Any) -> None:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.table import Table  # noqa: PLC0415
+        from rich.console import Console
+        from rich.table import Table
 
-        from railweld.bench.judge import typical  # noqa: PLC0415
+        from railweld.bench.judge import typical
 
         table = Table("nodes", "GB/s", "needed", "limit", "of", "result")
         for _, run in self._runs:

@@ -56,9 +56,9 @@ def doctor(
     Exit code 1 when something known was found, 3 when nothing was found but not everything could
     be looked at, 0 when nothing known was found.
     """
-    from railweld.doctor import report  # noqa: PLC0415 - loads the search library
-    from railweld.doctor.catalogue import load  # noqa: PLC0415
-    from railweld.doctor.diagnosis import Doctor, refuse_untrue  # noqa: PLC0415
+    from railweld.doctor import report
+    from railweld.doctor.catalogue import load
+    from railweld.doctor.diagnosis import Doctor, refuse_untrue
 
     entries = load(catalogue or ())
     refuse_untrue(entries[len(load()) :])
@@ -73,7 +73,7 @@ def doctor(
     physician = Doctor(entries)
     words = [target for target in dict.fromkeys(targets) if not _is_log(target)]
     if words:
-        from railweld.verify.stages import request_for  # noqa: PLC0415 - loads Ansible
+        from railweld.verify.stages import request_for
 
         request = request_for(inventory, extra_vars, vault_password_file)
         request.timeout_s = timeout
@@ -101,7 +101,7 @@ def _is_log(target: str) -> bool:
 
 
 def _look(words: Sequence[str], request: Request, physician: Doctor, since: str) -> None:
-    from railweld.doctor.live import Live, is_job  # noqa: PLC0415 - loads Ansible
+    from railweld.doctor.live import Live, is_job
 
     live = Live(request, physician, since=since)
     hosts = [word for word in words if word in request.site.hosts]
@@ -118,7 +118,7 @@ def _look(words: Sequence[str], request: Request, physician: Doctor, since: str)
 
 
 def _read(targets: Sequence[str], physician: Doctor) -> None:
-    from railweld.doctor.sources import STDIN, Source, UnreadableError, expand  # noqa: PLC0415
+    from railweld.doctor.sources import STDIN, Source, UnreadableError, expand
 
     for target in targets:
         try:

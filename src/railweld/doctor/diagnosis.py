@@ -554,7 +554,7 @@ def _is_near(one: Tally, other: Tally) -> bool:
     if one.start is None or other.start is None:
         return one.start is other.start
     assert one.end is not None  # noqa: S101 - set together with start
-    assert other.end is not None  # noqa: S101
+    assert other.end is not None  # noqa: S101 - likewise
     return other.start <= one.end + INCIDENT_GAP_S and one.start <= other.end + INCIDENT_GAP_S
 
 

@@ -248,5 +248,5 @@ def _task(name: str, module: str, arguments: Mapping[str, Any]) -> dict[str, Any
     # One answer that fails must not keep the next question from being asked.
     return {
         "name": name, module: dict(arguments), "changed_when": False, "check_mode": False,
-        "ignore_errors": True,
+        "ignore_errors": True,  # a source that cannot be read is listed; the others still count
     }  # fmt: skip

@@ -66,8 +66,8 @@ def _stage(
     vault_password_file: Vault = None,
     limit: Limit = None,
 ) -> Stage:
-    from railweld.fabric.stage import stage_from_inventory  # noqa: PLC0415 - loads netmiko
-    from railweld.site.inventory import (  # noqa: PLC0415 - loads Ansible
+    from railweld.fabric.stage import stage_from_inventory
+    from railweld.site.inventory import (
         default_sources,
         load_inventory,
         parse_extra_vars,
@@ -82,7 +82,7 @@ def _stage(
 
 
 def _looking(*, jobs: Jobs = 32) -> Settings:
-    from railweld.fabric.push import Settings  # noqa: PLC0415 - loads netmiko
+    from railweld.fabric.push import Settings
 
     return Settings(jobs=jobs)
 
@@ -115,7 +115,7 @@ def render(
     as_json: AsJson = False,
 ) -> int:
     """Print the intended lines of each switch with the intent behind each; touches no switch."""
-    from railweld.fabric.render import render as rendered_for  # noqa: PLC0415
+    from railweld.fabric.render import render as rendered_for
 
     if _not_roce(stage):
         return ExitCode.OK
@@ -425,8 +425,8 @@ def _print_plan(seen: Looked) -> None:
 
 
 def _print_report(report: Report) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only where a table is printed
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
 
     table = Table("switch", "result", "runs", "changes", title=f"run {report.run}")
     for each in report.outcomes:

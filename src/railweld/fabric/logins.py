@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from railweld.errors import UsageError
@@ -37,11 +38,11 @@ def login_from_variables(name: str, variables: Mapping[str, Any]) -> Login:
         secret=_secret(
             first("railweld_switch_enable_secret", "ansible_become_password", "ansible_become_pass")
         ),
-        key_file=os.path.expanduser(str(key_file)) if key_file else None,  # noqa: PTH111
+        key_file=str(Path(key_file).expanduser()) if key_file else None,
         passphrase=_secret(
             first("ansible_ssh_private_key_passphrase", "ansible_private_key_passphrase")
         ),
-        known_hosts=os.path.expanduser(known_hosts) if known_hosts else None,  # noqa: PTH111
+        known_hosts=str(Path(known_hosts).expanduser()) if known_hosts else None,
         check_host_key=strict and not _is_false(checking),
         connect_timeout_s=float(first("ansible_connect_timeout", "ansible_timeout") or 15),
         command_timeout_s=float(first("ansible_command_timeout") or 30),

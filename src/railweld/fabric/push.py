@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from railweld.errors import RailweldError
 from railweld.fabric import eos, platforms
@@ -50,6 +50,15 @@ from railweld.fabric.transport import (
 )
 from railweld.fabric.verify import live_checks, miscabled
 from railweld.record import Status
+
+T = TypeVar("T")
+
+
+def _made(value: T | None) -> T:
+    """What `Member.prepare` makes before any other step of a push may run."""
+    if value is None:
+        raise RuntimeError("a step of a push ran before its prepare")
+    return value
 
 
 class Clock(Protocol):
@@ -354,12 +363,11 @@ class Member:
         return self._load(connection)
 
     def _load(self, connection: Connection) -> bool:
-        assert self.plan is not None  # noqa: S101 - prepare has set it
         name = self.switch.name
-        self._say(f"loading {len(self.plan.changes)} changes")
+        self._say(f"loading {len(self._planned.changes)} changes")
         self._opened = True
         eos.enter_session(connection, name, self.session)
-        for line in self.plan.commands():
+        for line in self._planned.commands():
             self.context.interrupt.check()
             answer = connection.run(line)
             self.warnings += [f"`{line}`: {text}" for text in answer.splitlines() if text.strip()]
@@ -368,7 +376,7 @@ class Member:
             raise SwitchError(name, f"still in {connection.prompt!r} after `end`")
         text = connection.run(f"show session-config named {self.session} diffs")
         self.context.journal.event(name, "loaded", diff=text)
-        strange = unexpected(text, self.plan)
+        strange = unexpected(text, self._planned)
         if strange:
             raise SwitchError(
                 name,
@@ -381,7 +389,7 @@ class Member:
             eos.abort_session(connection, self.session)
             self._opened = False
             self.warnings.append("the switch sees no difference in: " + "; ".join(
-                change.sentence() for change in self.plan.changes))  # fmt: skip
+                change.sentence() for change in self._planned.changes))  # fmt: skip
             return False
         return True
 
@@ -420,8 +428,6 @@ class Member:
 
     def verify(self) -> None:
         """Read the live state back through a second connection; raise when it is not good."""
-        assert self.plan is not None  # noqa: S101
-        assert self._look is not None  # noqa: S101
         name = self.switch.name
         self._say("verifying")
         self._close()
@@ -619,35 +625,31 @@ class Member:
         return plan.part(stage=self.stage or None, ports=self.ports)
 
     def _set_paths(self) -> tuple[Path, ...]:
-        assert self.plan is not None  # noqa: S101
-        return tuple(change.path for change in self.plan.changes if change.action == "set")
+        return tuple(change.path for change in self._planned.changes if change.action == "set")
 
     def _remember(self, paths: Iterable[Path]) -> None:
         record_owned(self.context.fabric.site, self.switch.name, dict.fromkeys(paths))
 
     def _forget(self) -> None:
         """The push did not happen, so what was ours before is what is ours."""
-        assert self._look is not None  # noqa: S101
-        self._remember(self._look.observed.previous)
+        self._remember(self._seen.observed.previous)
 
     def _settle_owned(self, running: str) -> None:
-        assert self._look is not None  # noqa: S101
-        previous = (*self._look.observed.previous, *self._set_paths())
-        observed = Observed(running, self._look.observed.maps, previous)
-        whole = self.context.target(self.switch, self._look.facts, observed)
+        previous = (*self._seen.observed.previous, *self._set_paths())
+        observed = Observed(running, self._seen.observed.maps, previous)
+        whole = self.context.target(self.switch, self._seen.facts, observed)
         self._remember(previous if whole.changes else whole.wanted)
 
     def _state_of(self, connection: Connection, running: str) -> State:
-        assert self._look is not None  # noqa: S101
         if eos.same_config(running, self.before):
             return State.OLD
         maps = eos.maps_in_effect(connection)
         observed = Observed(running, maps, owned(self.context.fabric.site, self.switch.name))
-        whole = self.context.target(self.switch, self._look.facts, observed)
+        whole = self.context.target(self.switch, self._seen.facts, observed)
         if not self._part(whole).changes:
             return State.NEW
         before = Observed(self.before, maps, observed.previous)
-        then = self._part(self.context.target(self.switch, self._look.facts, before))
+        then = self._part(self.context.target(self.switch, self._seen.facts, before))
         if then.changes == self._part(whole).changes:
             return State.OLD
         return State.CHANGED_BY_OTHERS
@@ -670,10 +672,9 @@ class Member:
                 self.warnings.append(f"aborted session {name} of an earlier run")
 
     def _refuse_disruptive(self) -> None:
-        assert self.plan is not None  # noqa: S101
-        if self.plan.disruptive and not self.context.settings.disruptive:
+        if self._planned.disruptive and not self.context.settings.disruptive:
             texts = "; ".join(
-                f"{change.sentence()} ({change.disruptive})" for change in self.plan.disruptive
+                f"{change.sentence()} ({change.disruptive})" for change in self._planned.disruptive
             )
             raise SwitchError(
                 self.switch.name,
@@ -707,11 +708,10 @@ class Member:
             )
 
     def _changed_ports(self) -> tuple[str, ...]:
-        assert self.plan is not None  # noqa: S101
         return tuple(
             dict.fromkeys(
                 change.path[0].removeprefix("interface ")
-                for change in self.plan.changes
+                for change in self._planned.changes
                 if change.path[0].startswith("interface Ethernet")
             )
         )
@@ -725,13 +725,11 @@ class Member:
             )
 
     def _compare_foreign(self, now_observed: Observed) -> None:
-        assert self._look is not None  # noqa: S101
-        assert self.plan is not None  # noqa: S101
-        rendered = self._look.plan
+        rendered = self._seen.plan
         ports = [port.name for port in self.switch.ports]
-        scope = scope_of(rendered.wanted, ports, (*self._look.observed.previous,
-                         *(change.path for change in self.plan.changes)))  # fmt: skip
-        then = set(foreign(self._look.observed, scope))
+        scope = scope_of(rendered.wanted, ports, (*self._seen.observed.previous,
+                         *(change.path for change in self._planned.changes)))  # fmt: skip
+        then = set(foreign(self._seen.observed, scope))
         now = set(foreign(now_observed, scope))
         if then != now:
             lost = [" / ".join(path) for path in sorted(then - now)]
@@ -746,9 +744,16 @@ class Member:
         ports = [port.name for port in self.switch.ports]
         return eos.counters(connection, ports, self.context.fabric.tuning.lossless.queue)
 
+    @property
+    def _planned(self) -> Plan:
+        return _made(self.plan)
+
+    @property
+    def _seen(self) -> Look:
+        return _made(self._look)
+
     def _require_connection(self) -> Connection:
-        assert self._connection is not None  # noqa: S101
-        return self._connection
+        return _made(self._connection)
 
     def _say(self, what: str) -> None:
         self.context.progress(self.switch.name, what)

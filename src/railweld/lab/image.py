@@ -19,7 +19,7 @@ from pathlib import Path
 
 from railweld.lab import kernel, os_packages
 from railweld.lab.podman import image_exists, podman
-from railweld.lab.process import LabError, Report, run
+from railweld.lab.process import LabError, Report, remove_tree, run
 from railweld.state import cache_dir
 
 DEFAULT_DEBIAN = "http://deb.debian.org/debian"
@@ -110,7 +110,7 @@ def ensure_base(report: Report) -> Base:
 
 def _build_base(folder: Path, report: Report) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    remove_tree(partial)
     root = partial / "root"
     debs = cache_dir("lab", "debs")
     partial.mkdir(parents=True)
@@ -143,7 +143,7 @@ def _build_base(folder: Path, report: Report) -> None:
     shutil.copy2(root / "var/lib/dpkg/status", partial / "status")
     run(["tar", "--create", "--file", str(partial / "root.tar"), "--directory", str(root), "."])
     shutil.rmtree(root)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     partial.rename(folder)
 
 

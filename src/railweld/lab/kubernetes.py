@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from railweld.lab import images, mirror
 from railweld.lab.access import lab_state_dir
 from railweld.lab.debs import Deb, build_deb, index_repository, signing_key
 from railweld.lab.image import Base, cache_lock, digest, ensure_base
-from railweld.lab.process import LabError, Report
+from railweld.lab.process import LabError, Report, remove_tree
 from railweld.lab.tools import TOOLS, ensure, tool_version
 from railweld.state import cache_dir
 from railweld.versions import Package
@@ -410,7 +409,7 @@ def image_archives(releases: Sequence[Release], base: Base, report: Report) -> l
                 continue
             report(f"images: packing Kubernetes {release.version} as image archives")
             partial = folder.with_name(f"{folder.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
             partial.mkdir()
             listed = []
             for name, (nodes, image) in cluster_images(release, programs, base).items():

@@ -24,7 +24,7 @@ from railweld.lab.debs import (
     write_index,
 )
 from railweld.lab.image import Base, cache_lock, debian_mirror, digest
-from railweld.lab.process import LabError, Report, run
+from railweld.lab.process import LabError, Report, remove_tree, run
 from railweld.state import cache_dir
 
 KEY_FILE = "railweld-lab.asc"
@@ -96,7 +96,7 @@ def built(kind: str, key: SigningKey, recipe: str, build: Callable[[Path], None]
     folder = mirror_root() / name
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
         partial.mkdir(parents=True)
         build(partial)
         partial.rename(folder)
@@ -229,7 +229,7 @@ def override(site: str, repository: str, hide: Sequence[str]) -> None:
     places = [repository, "debian"] if repository == "os" else [repository]
     for place in places:
         target = folder / "override" / place
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(target)
         target.mkdir(parents=True)
         write_index(
             target,
@@ -247,4 +247,4 @@ def is_overridden(site: str) -> bool:
 
 def clear_overrides(site: str) -> None:
     """Serve every repository as it was built."""
-    shutil.rmtree(lab_mirror_dir(site) / "override", ignore_errors=True)
+    remove_tree(lab_mirror_dir(site) / "override")

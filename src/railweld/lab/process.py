@@ -33,6 +33,15 @@ class LabError(RailweldError):
     """The lab could not do what was asked; the text says what was found and how to go on."""
 
 
+def remove_tree(path: Path) -> None:
+    """Remove a folder if it is there; one that cannot be removed is an error.
+
+    What is built over half of an old folder is neither the old nor the new.
+    """
+    if path.exists():
+        shutil.rmtree(path)
+
+
 @dataclass(frozen=True)
 class Result:
     """What a program answered."""

@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from types import ModuleType
 from railweld.lab import access
 from railweld.lab.plan import LabPlan
 from railweld.lab.podman import networks
-from railweld.lab.process import LabError, Report, run
+from railweld.lab.process import LabError, Report, remove_tree, run
 
 #: How long the process may take until every switch listens; it reads the inventory first.
 READY_TIMEOUT_S = 120.0
@@ -43,7 +42,7 @@ def up(plan: LabPlan, report: Report) -> None:
     _stop(plan.site)
     _remove_namespace(plan.site)
     # What an earlier life of the switches had saved goes with it, like the nodes' disks.
-    shutil.rmtree(control_folder(plan.site), ignore_errors=True)
+    remove_tree(control_folder(plan.site))
     _make_namespace(plan)
     control_folder(plan.site).mkdir(parents=True)
     log = control_folder(plan.site) / "log"
@@ -77,7 +76,7 @@ def down(site: str) -> None:
     """Stop the switches and remove their namespace. Nothing there is no error."""
     _stop(site)
     _remove_namespace(site)
-    shutil.rmtree(control_folder(site), ignore_errors=True)
+    remove_tree(control_folder(site))
 
 
 def known_hosts(site: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from railweld.lab.process import LabError, Report, Result, run
+from railweld.lab.process import LabError, Report, Result, remove_tree, run
 from railweld.state import cache_dir
 
 #: Changes when the way of building changes and earlier results must not be used.
@@ -217,7 +217,7 @@ def _build(name: str, tool: Tool, source: Path, folder: Path, report: Report) ->
     partial = folder.with_name(f"{folder.name}.partial")
     work = folder.with_name(f"{folder.name}.source")
     for leftover in (partial, work):
-        shutil.rmtree(leftover, ignore_errors=True)
+        remove_tree(leftover)
     partial.mkdir()
     shutil.copytree(source, work)
     started = time.monotonic()
@@ -232,7 +232,7 @@ def _build(name: str, tool: Tool, source: Path, folder: Path, report: Report) ->
                 *("build", "-trimpath", "-ldflags", flags, "-o", str(partial / program), package),
             )
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        remove_tree(work)
     partial.rename(folder)
     report(f"tools: {label} built in {time.monotonic() - started:.0f} s, kept for later")
 

@@ -34,10 +34,10 @@ def report(
 
     The file opens without a server and without a network. Exit codes are those of verify.
     """
-    from railweld.report.data import Data, now, read_bench  # noqa: PLC0415 - loads plotly
-    from railweld.report.page import render, require_writable, write  # noqa: PLC0415
-    from railweld.verify import stages  # noqa: PLC0415 - loads Ansible
-    from railweld.verify.output import exit_code  # noqa: PLC0415
+    from railweld.report.data import Data, now, read_bench
+    from railweld.report.page import render, require_writable, write
+    from railweld.verify import stages
+    from railweld.verify.output import exit_code
 
     require_writable(output)
     request = stages.request_for(inventory, extra_vars, vault_password_file, jobs=jobs)

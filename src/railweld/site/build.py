@@ -180,7 +180,7 @@ def build_site(
 def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     if not field.metadata:
         return TypeAdapter(cast("type[Any]", field.annotation))
-    return TypeAdapter(Annotated.__class_getitem__((field.annotation, *field.metadata)))  # type: ignore[attr-defined]
+    return TypeAdapter(Annotated.__class_getitem__((field.annotation, *field.metadata)))  # type: ignore[attr-defined] # built at run time
 
 
 class _Reader:

@@ -999,7 +999,7 @@ def _fabric(description: Description, site: Site) -> None:
     if not site.switches:
         return
     # The fabric stage knows its platforms; only a site with switches pays for loading it.
-    from railweld.fabric import model, rules  # noqa: PLC0415
+    from railweld.fabric import model, rules  # noqa: PLC0415 - it needs the model of this package
 
     reported = {problem.id for problem in description.problems}
     for finding in rules.findings(model.from_site(site)):

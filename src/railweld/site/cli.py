@@ -29,13 +29,13 @@ def check(
     Prints every problem at once. Exit code 1 if there is an error, 0 with warnings only.
     """
     # Ansible takes most of a second to load; `railweld --help` should not wait for it.
-    from railweld.site.build import build_site  # noqa: PLC0415
-    from railweld.site.inventory import (  # noqa: PLC0415
+    from railweld.site.build import build_site
+    from railweld.site.inventory import (
         default_sources,
         load_inventory,
         parse_extra_vars,
     )
-    from railweld.site.problem import SiteError  # noqa: PLC0415
+    from railweld.site.problem import SiteError
 
     sources = inventory or default_sources()
     password_file = str(vault_password_file) if vault_password_file else None

@@ -443,7 +443,7 @@ def vault_problem(*, file: str, key: str, host: str, text: str) -> Problem:
 
 def _start_ansible() -> None:
     # Registers the collection finder; a second call only warns, so ask first.
-    from ansible.utils.collection_loader._collection_config import (  # noqa: PLC0415
+    from ansible.utils.collection_loader._collection_config import (  # noqa: PLC0415 - its import registers
         AnsibleCollectionConfig,
     )
 

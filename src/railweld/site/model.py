@@ -284,7 +284,7 @@ class Site(SiteVariables):
                 else None
             )
             entry: dict[str, Any] = {"id": kind}
-            if mirror := host.mirrors.get(kind):  # type: ignore[call-overload]
+            if mirror := host.mirrors.get(kind):  # type: ignore[call-overload] # any text may be asked
                 entry |= {
                     "url": mirror.url,
                     "suite": mirror.suite,

@@ -82,7 +82,7 @@ def json_schema() -> dict[str, Any]:
     for scope, model in SCOPES.items():
         own = definitions.pop(model.__name__)["properties"]
         for name, schema in own.items():
-            schema = {key: value for key, value in schema.items() if key != "title"}  # noqa: PLW2901
+            schema.pop("title", None)
             described = {
                 "description": f"{schema.pop('description')} (scope: {scope})",
                 **({"default": schema.pop("default")} if "default" in schema else {}),

@@ -36,7 +36,7 @@ def _not_a_number(value: Any) -> Any:
     # YAML reads 1.30 as the number 1.3, so an unquoted version has already lost its last digit.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         # ValueError, because pydantic reports nothing else.
-        raise ValueError(  # noqa: TRY004
+        raise ValueError(  # noqa: TRY004 - pydantic's protocol
             f'text: put it in quotes ("{value}"), YAML reads it as a number'
         )
     return value

@@ -49,9 +49,9 @@ def up(
     there: every stage observes first and leaves alone what is done. Exit code of a stage that
     failed; with --plan 0 if every plan could be made.
     """
-    from railweld.nodes import repository  # noqa: PLC0415
-    from railweld.up.chain import Context, chosen  # noqa: PLC0415
-    from railweld.verify.stages import request_for  # noqa: PLC0415 - loads Ansible
+    from railweld.nodes import repository
+    from railweld.up.chain import Context, chosen
+    from railweld.verify.stages import request_for
 
     stages = chosen(start, to)
     request = request_for(inventory, extra_vars, vault_password_file)
@@ -122,7 +122,7 @@ class _Run:
         return ExitCode.OK
 
     def _stage(self, stage: Stage, commands: Sequence[Command]) -> tuple[Command, int] | None:
-        from railweld.state import journal  # noqa: PLC0415
+        from railweld.state import journal
 
         for command in commands:
             typer.echo(f"$ {command}")
@@ -149,8 +149,8 @@ class _Run:
         return None
 
     def _table(self) -> None:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.table import Table  # noqa: PLC0415
+        from rich.console import Console
+        from rich.table import Table
 
         table = Table("stage", "result", "seconds")
         for name, result, took in self._rows:

@@ -36,8 +36,8 @@ def verify(
 
     Exit code 1 when something is wrong, 3 when something could not be looked at.
     """
-    from railweld.verify import stages  # noqa: PLC0415 - loads Ansible
-    from railweld.verify.output import exit_code, print_checks, print_table  # noqa: PLC0415
+    from railweld.verify import stages
+    from railweld.verify.output import exit_code, print_checks, print_table
 
     wanted = _stages(stage or ["all"], list(stages.STAGES))
     request = stages.request_for(inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs)

@@ -33,9 +33,9 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 def print_table(table: Table) -> None:
     """A table; of a large one only the rows with a fault."""
-    from rich import box  # noqa: PLC0415 - only where a table is printed
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table as Drawn  # noqa: PLC0415
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Drawn
 
     chosen = [
         (row, bad)

@@ -180,7 +180,7 @@ def make_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
                     neighbours=[
                         Neighbour(port.name, port.peer, port.peer_port) for port in switch.ports
                     ],
-                    **options,  # type: ignore[arg-type]
+                    **options,
                 )
                 for switch in chosen.switches
             }

@@ -119,7 +119,7 @@ def test_swapped_cables_turn_both_of_their_links_red_and_name_the_cable(lab: Tes
     lab.fault("cables-swapped", "leaf1", "ports=Ethernet1/1,Ethernet2/1")
     for node, port in (("gpu1", "Ethernet2/1"), ("gpu2", "Ethernet1/1")):
         lab.fault("cable-moved", node, "hca=mlx5_0", f"port={port}")
-        until(lambda node=node, port=port: f"={port}\n" in heard(node))  # type: ignore[misc]
+        until(lambda node=node, port=port: f"={port}\n" in heard(node))
     code, wrong, _ = look(lab)
     assert code == 1
     assert wrong == {
@@ -131,7 +131,7 @@ def test_swapped_cables_turn_both_of_their_links_red_and_name_the_cable(lab: Tes
     lab.clear("cables-swapped", "leaf1")
     for node, port in (("gpu1", "Ethernet1/1"), ("gpu2", "Ethernet2/1")):
         lab.clear("cable-moved", node)
-        until(lambda node=node, port=port: f"={port}\n" in heard(node))  # type: ignore[misc]
+        until(lambda node=node, port=port: f"={port}\n" in heard(node))
     # The switch hears its new neighbours at their next announcement.
     until(lambda: look(lab)[:2] == (0, {}))
 

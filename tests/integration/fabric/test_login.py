@@ -27,7 +27,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., tuple[VirtualSwitch, Login]]]
     with ExitStack() as stack:
 
         def start(**options: object) -> tuple[VirtualSwitch, Login]:
-            switch = VirtualSwitch(**options)  # type: ignore[arg-type]
+            switch = VirtualSwitch(**options)
             stack.enter_context(serving(switch))
             known = tmp_path / "known_hosts"
             known.write_text(switch.known_hosts_line())

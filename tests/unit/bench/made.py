@@ -20,4 +20,4 @@ def measured(busbw: float, *, size: int = 1 << 30, wrong: str = "0", end: bool =
 
 
 def run(*nodes: str, busbw: float = 42.3, limit: Limit = LIMIT, **row: object) -> Run:
-    return Run(nodes, limit, measured(busbw, **row))  # type: ignore[arg-type]
+    return Run(nodes, limit, measured(busbw, **row))

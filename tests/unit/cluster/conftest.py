@@ -136,7 +136,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
                 "labels": dict(host["labels"]),
                 "taints": list(host["taints"]),
                 "ready": True,
-                "pod_cidr": SEEN["nodes"][host["name"]]["pod_cidr"],  # type: ignore[index]
+                "pod_cidr": SEEN["nodes"][host["name"]]["pod_cidr"],
                 "kubelet_version": "1.36.3",
                 "waiting_pods": {},
             },
@@ -150,7 +150,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
                 "unread": [],
                 "routes": {
                     each["pod_cidr"]: each["address"]
-                    for name, each in SEEN["nodes"].items()  # type: ignore[attr-defined]
+                    for name, each in SEEN["nodes"].items()
                     if name != host["name"]
                 },
             },

@@ -13,10 +13,10 @@ def host(number: int, *, rail: int = 1, **more: object) -> Port:
     return Port(
         name=f"Ethernet{number}/1", kind="host", peer=f"gpu{number}", peer_port=f"rail{rail}",
         rail=rail, **more,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def one(model: str = STRATA, *, tuning: Tuning | None = None, **more: object) -> Fabric:
     """A fabric of one switch with two host ports."""
-    switch = Switch(**{"name": "leaf1", "model": model, "ports": (host(1), host(2)), **more})  # type: ignore[arg-type]
+    switch = Switch(**{"name": "leaf1", "model": model, "ports": (host(1), host(2)), **more})
     return Fabric(site="test", tuning=tuning or Tuning(), switches=(switch,))

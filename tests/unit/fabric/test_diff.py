@@ -100,7 +100,7 @@ def test_trust_is_a_default_on_a_routed_port_only() -> None:
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_sections_and_lines_says_nothing(random: object) -> None:
     paths = leaves(parse(converged()))
-    random.shuffle(paths)  # type: ignore[attr-defined]
+    random.shuffle(paths)
     text = "\n".join(
         "\n".join("   " * depth + word for depth, word in enumerate(path)) for path in paths
     )

@@ -16,7 +16,7 @@ def test_bytes_in_flight_at_100g(cable_m: float, lean_kb: int, ieee_kb: int) -> 
             rate_gbps=100,
             cable_m=cable_m,
             mtu=9214,
-            response=response,  # type: ignore[arg-type]
+            response=response,
         )
         return round(flying / 1000)
 

@@ -15,7 +15,7 @@ from railweld.lab.process import LabError
 
 def layer_of(path: Path) -> dict[str, tarfile.TarInfo]:
     with tarfile.open(path) as archive:
-        manifest = json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
+        manifest = json.load(archive.extractfile("manifest.json"))
         layer = archive.extractfile(manifest[0]["Layers"][0])
         assert layer is not None
         with tarfile.open(fileobj=io.BytesIO(layer.read())) as inner:

@@ -26,7 +26,7 @@ HCAS = ("mlx5_0", "mlx5_1")
 
 def roce(nccl: str = "2.28.9", **changes: object) -> NcclArgs:
     values = {"nccl": nccl, "transport": "roce", "hcas": HCAS, "traffic_class": 104, **changes}
-    return NcclArgs(**values)  # type: ignore[arg-type]
+    return NcclArgs(**values)
 
 
 def test_roce_marks_the_lossless_class_and_names_exact_ports() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.vars.hostvars import HostVars
+from ansible.vars.manager import VariableManager
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,11 +67,6 @@ def test_every_variable_may_be_a_mapping_by_mistake(draft: Any, key: str) -> Non
 
 
 def test_a_play_sees_what_the_check_sees(draft: Any) -> None:
-    from ansible.inventory.manager import InventoryManager  # noqa: PLC0415
-    from ansible.parsing.dataloader import DataLoader  # noqa: PLC0415
-    from ansible.vars.hostvars import HostVars  # noqa: PLC0415
-    from ansible.vars.manager import VariableManager  # noqa: PLC0415
-
     draft.group_vars["gpu_nodes"]["railweld_cache_path"] = "/data/{{ inventory_hostname }}"
     source = str(draft.write())
     alone, _ = build_site(load_inventory([source]))

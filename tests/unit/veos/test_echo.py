@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from railweld.lab.veos import Echo
@@ -213,8 +215,6 @@ def test_running_config_starts_with_the_device(cli):
 
 
 def test_running_config_as_json_nests_lines(cli):
-    import json  # noqa: PLC0415
-
     switch = cli()
     switch.accept("configure", "qos profile R", "uc-tx-queue 3", "bandwidth percent 80")
     cmds = json.loads(switch.send("show running-config | json"))["cmds"]

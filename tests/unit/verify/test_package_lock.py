@@ -47,7 +47,7 @@ def test_a_locked_node_passes(observed: Observed, bad: Bad) -> None:
             {
                 "node.apt": {
                     "units": {"apt-daily.timer": RUNNING},
-                    "periodic": LOCKED["node.apt"]["periodic"],  # type: ignore[index]
+                    "periodic": LOCKED["node.apt"]["periodic"],
                 }
             },
             "package_lock.unit.apt-daily.timer",

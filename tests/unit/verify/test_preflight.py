@@ -62,7 +62,7 @@ def test_what_cannot_work_is_refused_with_found_expected_and_fix(
     for path, value in change.items():
         if "/" in path:
             base, key = path.split("/")
-            tree[base] = {**tree[base], key: value}  # type: ignore[dict-item]
+            tree[base] = {**tree[base], key: value}
         else:
             tree[path] = value
     found = bad(preflight.guard(observed(tree)))
@@ -108,7 +108,7 @@ def test_a_clock_far_from_the_controllers_is_said(observed: Observed, bad: Bad) 
 
 
 def test_packages_of_another_system_are_said_not_refused(observed: Observed, bad: Bad) -> None:
-    debian = {**FIT, "node.os": {**FIT["node.os"], "id": "debian", "version_id": "12"}}  # type: ignore[dict-item]
+    debian = {**FIT, "node.os": {**FIT["node.os"], "id": "debian", "version_id": "12"}}
     checks = list(preflight.guard(observed(debian)))
     assert bad(checks) == {}
     assert any(each.id == "preflight.vendor_repository" for each in checks)

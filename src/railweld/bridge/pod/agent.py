@@ -447,6 +447,7 @@ class Agent:
             await self._drain()
         finally:
             hub.cancel()
+            # ignore_errors: files of other users may be in it; the node cleans what is left.
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self.status if self.status is not None else 1
 

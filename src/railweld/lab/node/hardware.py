@@ -49,7 +49,7 @@ def link(file: Path, target: str) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder if it is there."""
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)  # the first boot has none
 
 
 def refresh(loaded: Mapping[str, str]) -> None:

@@ -140,7 +140,7 @@ def _one(machine: Machine, action: str, options: dict[str, str]) -> int:
         _unregister(machine, name, version)
         (folder / kernel / ARCHITECTURE / "installed").unlink(missing_ok=True)
         if action == "unbuild":
-            shutil.rmtree(folder / kernel, ignore_errors=True)
+            shutil.rmtree(folder / kernel, ignore_errors=True)  # it may never have been built
         return 0
     if not (folder / kernel / ARCHITECTURE).exists():
         _build(machine, name, version, kernel)
