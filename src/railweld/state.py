@@ -6,11 +6,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from railweld.errors import RailweldError
 
 
 def site_state_dir(site: str) -> Path:
@@ -19,6 +24,32 @@ def site_state_dir(site: str) -> Path:
     path = root / site
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+@contextmanager
+def one_at_a_time(site: str, what: str) -> Iterator[None]:
+    """Keep a second run of something from this controller off a site.
+
+    The lock goes with the process, however it ends.
+
+    Raises:
+        RailweldError: another run has it.
+    """
+    path = site_state_dir(site) / f"{what}.lock"
+    with path.open("a+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            raise RailweldError(
+                f"site {site}: found {what} running already (process {stream.read().strip()}), "
+                f"expected one at a time; nothing was touched (see: fuser {path}). "
+                "Fix: wait for it, or end it; it says in which state it leaves things"
+            ) from None
+        stream.truncate(0)
+        stream.write(f"{os.getpid()}\n")
+        stream.flush()
+        yield
 
 
 def cache_dir(*parts: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from railweld.bench.output import MeasuredRun, Measurement, Size
 from railweld.record import Check, Status
 from railweld.report.data import Data
 from railweld.report.page import render
@@ -33,17 +34,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ran="ip link", found="1500", expected="9000", fix="set it",
     )  # fmt: skip
     nodes = list(site.hosts)[:6]
+    rows = [Size(bytes=8 << n, busbw_gb_per_s=float(n)) for n in range(0, 30, 3)]
     runs = [
-        {
-            "nodes": list(pair),
-            "busbw_gb_per_s": 42.0,
-            "needed_gb_per_s": 40.0,
-            "rows": [{"bytes": 8 << n, "busbw_gb_per_s": float(n)} for n in range(0, 30, 3)],
-        }
+        MeasuredRun(nodes=list(pair), busbw_gb_per_s=42.0, needed_gb_per_s=40.0, rows=rows)
         for pair in combinations(nodes, 2)
     ]
     table = Table("Links", ("host", "mtu"), ({"host": "gpu03", "mtu": "!1500"},), (True,))
-    data = Data(site, (check,), (table,), {"runs": runs}, datetime(2026, 1, 2, tzinfo=UTC))
+    data = Data(
+        site,
+        (check,),
+        (table,),
+        Measurement(site=site.name, runs=runs),
+        datetime(2026, 1, 2, tzinfo=UTC),
+    )
     # What the page sees of itself ends up in its title, which --dump-dom shows.
     probe = """<script>addEventListener('load', function () {
       document.title = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from railweld.bench.judge import Run
 from railweld.errors import RailweldError
@@ -17,15 +17,21 @@ from railweld.state import site_state_dir
 
 #: Share of a stored figure that may be missing: the tolerance that vendor gates use.
 TOLERANCE: Final = 0.1
-_FORMAT: Final = 1
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(BaseModel):
     """Bus bandwidth in GB/s at a message size in bytes."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
     busbw: float
     size: int
+
+
+class _File(BaseModel):
+    format: Literal[1] = 1
+    saved: str
+    runs: dict[str, Figure]
 
 
 def path(site: str) -> Path:
@@ -51,7 +57,7 @@ def save(site: str, runs: Iterable[Run]) -> Path:
             "saved. Fix: find out why (railweld doctor), then measure again"
         )
     figures = {
-        run.name: {"busbw": run.busbw, "size": run.result.largest.size}
+        run.name: Figure(busbw=run.busbw, size=run.result.largest.size)
         for run in runs
         if run.busbw is not None and run.result is not None and run.result.largest is not None
     }
@@ -61,16 +67,13 @@ def save(site: str, runs: Iterable[Run]) -> Path:
             "was saved"
         )
     file = path(site)
-    known = _read(file)["runs"] if file.exists() else {}
-    data = {
-        "format": _FORMAT,
-        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": {**known, **figures},
-    }
+    known = _read(file).runs if file.exists() else {}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    data = _File(saved=now, runs={**known, **figures})
     # Whole or not at all: a cut while writing must not cost the old baseline.
     new = file.with_suffix(".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        json.dump(data, stream, indent=2, sort_keys=True)
+        stream.write(data.model_dump_json(indent=2))
         stream.flush()
         os.fsync(stream.fileno())
     new.replace(file)
@@ -89,23 +92,18 @@ def load(site: str) -> dict[str, Figure]:
             f"site {site}: found no {file}, expected a saved baseline. "
             "Fix: railweld bench --baseline save"
         )
-    return {
-        name: Figure(float(run["busbw"]), int(run["size"]))
-        for name, run in _read(file)["runs"].items()
-    }
+    return _read(file).runs
 
 
-def _read(file: Path) -> dict[str, dict[str, dict[str, float]]]:
+def _read(file: Path) -> _File:
     try:
-        data = json.loads(file.read_text())
-        if data["format"] != _FORMAT or not isinstance(data["runs"], dict):
-            raise ValueError(data["format"])  # noqa: TRY301 - one place says what is wrong
-    except (ValueError, KeyError, TypeError) as error:
+        return _File.model_validate_json(file.read_bytes())
+    except ValueError as error:
+        first = " ".join(str(error).split("[type=")[0].split())
         raise RailweldError(
-            f"{file}: found {type(error).__name__}: {error}, expected a baseline of format "
-            f"{_FORMAT}. Fix: remove the file and save again: railweld bench --baseline save"
+            f"{file}: found {first}, expected a baseline. "
+            "Fix: remove the file and save again: railweld bench --baseline save"
         ) from error
-    return data  # type: ignore[no-any-return] # judged just above
 
 
 def compare(run: Run, known: dict[str, Figure], *, command: str) -> Check:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,8 +13,9 @@ from railweld.errors import ExitCode, UsageError
 from railweld.options import AsJson, ExtraVars, Inventory, Vault
 
 if TYPE_CHECKING:
-    from railweld.bench.judge import Run
+    from railweld.bench.judge import Culprits, Run
     from railweld.bench.launch import Options, Planned, Start
+    from railweld.bench.output import Measurement
     from railweld.record import Check
     from railweld.site.model import Site
 
@@ -205,7 +205,7 @@ class _Session:
                 judged.append(stored.compare(run, known, command=planned.command))
         named = culprits(self._pairs) if self._pairs else Culprits()
         if as_json:
-            typer.echo(json.dumps(self._data(judged, named), indent=2))
+            typer.echo(self._measurement(judged, named).model_dump_json(indent=2))
         else:
             self._print(judged, named)
         if baseline == "save":
@@ -215,31 +215,33 @@ class _Session:
             return ExitCode.FAILED
         return ExitCode.UNKNOWN if worst(judged) is Status.UNKNOWN else ExitCode.OK
 
-    def _data(self, judged: Iterable[Check], named: Any) -> dict[str, Any]:
-        return {
-            "site": self._site.name,
-            "runs": [
-                {
-                    "nodes": list(run.nodes),
-                    "busbw_gb_per_s": run.busbw,
-                    "needed_gb_per_s": run.needed,
-                    "limit_gb_per_s": run.limit.gb_per_s,
-                    "limit_source": run.limit.source,
-                    "nccl": run.result.nccl if run.result else "",
-                    "failure": run.failure,
-                    "rows": [
-                        {"bytes": row.size, "busbw_gb_per_s": row.out_of_place.busbw}
+    def _measurement(self, judged: Iterable[Check], named: Culprits) -> Measurement:
+        from railweld.bench.output import MeasuredRun, Measurement, Size
+
+        return Measurement(
+            site=self._site.name,
+            runs=[
+                MeasuredRun(
+                    nodes=list(run.nodes),
+                    busbw_gb_per_s=run.busbw,
+                    needed_gb_per_s=run.needed,
+                    limit_gb_per_s=run.limit.gb_per_s,
+                    limit_source=run.limit.source,
+                    nccl=run.result.nccl if run.result else "",
+                    failure=run.failure,
+                    rows=[
+                        Size(bytes=row.size, busbw_gb_per_s=row.out_of_place.busbw)
                         for row in (run.result.rows if run.result else ())
                     ],
-                }
+                )
                 for _, run in self._runs
             ],
-            "slow_nodes": list(named.nodes),
-            "slow_links": [list(pair) for pair in named.links],
-            "checks": [check.to_dict() for check in judged],
-        }
+            slow_nodes=list(named.nodes),
+            slow_links=[list(pair) for pair in named.links],
+            checks=[check.to_dict() for check in judged],
+        )
 
-    def _print(self, judged: Sequence[Check], named: Any) -> None:
+    def _print(self, judged: Sequence[Check], named: Culprits) -> None:
         from rich.console import Console
         from rich.table import Table
 

@@ -31,6 +31,7 @@ from railweld.fabric.push import (
 from railweld.fabric.transport import Connection, Connections, EosConnection, Login, SwitchError
 from railweld.fabric.verify import all_checks, infiniband_checks
 from railweld.record import Check, Status
+from railweld.state import one_at_a_time
 
 if TYPE_CHECKING:
     from railweld.site import RawInventory, Site
@@ -163,12 +164,13 @@ class Stage:
         stages: Sequence[int] = (1, 2), action: str = "push", live: bool = True,
     ) -> tuple[Looked, Report | None]:  # fmt: skip
         """Plan, ask, and change the switches. The report is None when nothing was to be done."""
-        connections = Connections(self.connect)
-        try:
-            return self._push(approve, connections, target or target_of(self.fabric), stages,
-                              action=action, live=live)  # fmt: skip
-        finally:
-            connections.close()
+        with one_at_a_time(self.fabric.site, "fabric push"):
+            connections = Connections(self.connect)
+            try:
+                return self._push(approve, connections, target or target_of(self.fabric), stages,
+                                  action=action, live=live)  # fmt: skip
+            finally:
+                connections.close()
 
     def _push(
         self, approve: Callable[[Looked], bool], connections: Connections, target: Target,

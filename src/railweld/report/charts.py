@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import plotly.graph_objects as go
 
+from railweld.bench.output import MeasuredRun
 from railweld.record import Status
 from railweld.report.data import ORDER, Data, pairs
 
@@ -83,22 +84,22 @@ def _places(data: Data) -> dict[str, tuple[float, float, str]]:
     return found
 
 
-def bandwidth(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
+def bandwidth(runs: Sequence[MeasuredRun]) -> go.Figure:
     """Bus bandwidth against message size; the broken line is what a run needs."""
     figure = go.Figure()
-    shown = [run for run in runs if len(run["rows"]) > 1][:20]
+    shown = [run for run in runs if len(run.rows) > 1][:20]
     for run in shown:
-        name = ",".join(run["nodes"]) if len(run["nodes"]) < 4 else f"{len(run['nodes'])} nodes"
+        name = ",".join(run.nodes) if len(run.nodes) < 4 else f"{len(run.nodes)} nodes"
         figure.add_scatter(
-            x=[row["bytes"] for row in run["rows"]],
-            y=[row["busbw_gb_per_s"] for row in run["rows"]],
+            x=[row.bytes for row in run.rows],
+            y=[row.busbw_gb_per_s for row in run.rows],
             mode="lines+markers",
             name=name,
         )
-        if run["needed_gb_per_s"] is not None:
+        if run.needed_gb_per_s is not None:
             figure.add_scatter(
-                x=[run["rows"][0]["bytes"], run["rows"][-1]["bytes"]],
-                y=[run["needed_gb_per_s"]] * 2,
+                x=[run.rows[0].bytes, run.rows[-1].bytes],
+                y=[run.needed_gb_per_s] * 2,
                 mode="lines",
                 line={"dash": "dash", "width": 1, "color": COLOURS[Status.SKIPPED]},
                 name=f"needed by {name}",
@@ -110,7 +111,7 @@ def bandwidth(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
     return _plain(figure)
 
 
-def matrix(runs: Sequence[Mapping[str, Any]]) -> go.Figure | None:
+def matrix(runs: Sequence[MeasuredRun]) -> go.Figure | None:
     """Bus bandwidth of every pair as a heat map; None where no pairs were measured."""
     known = pairs(runs)
     if not known:

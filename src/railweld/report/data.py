@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from railweld.bench.output import MeasuredRun, Measurement
 from railweld.errors import UsageError
 from railweld.record import Check, Status, worst
 from railweld.site.model import Site
@@ -44,7 +44,7 @@ class Data:
     site: Site
     checks: Sequence[Check]
     tables: Sequence[Table]
-    bench: Mapping[str, Any] | None
+    bench: Measurement | None
     made: datetime
 
     def state(self, machine: str) -> Status:
@@ -100,23 +100,22 @@ def _machine(target: str) -> str:
     return re.split(r"[/:]", target, maxsplit=1)[0]
 
 
-def read_bench(path: Path, site: Site) -> dict[str, Any]:
+def read_bench(path: Path, site: Site) -> Measurement:
     """Read what `railweld bench --json` printed.
 
     Raises:
         UsageError: the file cannot be read, is something else, or is of another site.
     """
     try:
-        data = json.loads(path.read_text())
+        found = Measurement.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
+        first = " ".join(str(error).split("[type=")[0].split())
         raise UsageError(
-            f"{path}: found {error}, expected the output of: railweld bench --json > {path.name}"
+            f"{path}: found {first}, expected the output of: railweld bench --json > {path.name}"
         ) from error
-    if not isinstance(data, dict) or not isinstance(data.get("runs"), list):
-        raise UsageError(f"{path}: found no runs, expected the output of railweld bench --json")
-    if data.get("site") != site.name:
-        raise UsageError(f"{path}: found site {data.get('site')!r}, expected {site.name!r}")
-    return data
+    if found.site != site.name:
+        raise UsageError(f"{path}: found site {found.site!r}, expected {site.name!r}")
+    return found
 
 
 def now() -> datetime:
@@ -124,10 +123,6 @@ def now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def pairs(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float | None]:
+def pairs(runs: Iterable[MeasuredRun]) -> dict[tuple[str, str], float | None]:
     """Bus bandwidth in GB/s by pair of nodes; None where the run gave none."""
-    return {
-        (run["nodes"][0], run["nodes"][1]): run["busbw_gb_per_s"]
-        for run in runs
-        if len(run["nodes"]) == 2
-    }
+    return {(run.nodes[0], run.nodes[1]): run.busbw_gb_per_s for run in runs if len(run.nodes) == 2}

@@ -25,7 +25,7 @@ def render(data: Data) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    runs = data.bench["runs"] if data.bench else []
+    runs = data.bench.runs if data.bench else []
     matrix = charts.matrix(runs)
     return environment.get_template("page.html.j2").render(
         data=data,

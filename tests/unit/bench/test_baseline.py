@@ -53,7 +53,18 @@ def test_a_file_holds_figures_only_and_is_the_owners() -> None:
     assert data["runs"] == {"a,b": {"busbw": 42.3, "size": 1 << 30}}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9, "runs": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 9, "saved": "", "runs": {}}',
+        '{"format": 1, "saved": "", "runs": {"a,b": 5}}',
+        '{"format": 1, "saved": "", "runs": {"a,b": {"busbw": "x", "size": 1}}}',
+        '{"format": 1, "saved": "", "runs": {"a,b": {"busbw": 1.0}}}',
+    ],
+)
 def test_a_broken_file_is_named(text: str) -> None:
     file = baseline.path("site")
     file.write_text(text)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from railweld.bench.output import MeasuredRun, Measurement, Size
 from railweld.errors import UsageError
 from railweld.record import Check, Status
 from railweld.report.data import Data, read_bench
@@ -31,15 +31,15 @@ def record(target: str, status: Status = Status.FAIL, found: str = "mtu 1500") -
     )  # fmt: skip
 
 
-def data(site: Site, *checks: Check, runs: list[dict[str, object]] | None = None) -> Data:
+def data(site: Site, *checks: Check, runs: list[MeasuredRun] | None = None) -> Data:
     table = Table("Links", ("host", "mtu"), ({"host": "gpu01", "mtu": "!1500"},), (True,))
-    bench = {"site": site.name, "runs": runs} if runs else None
+    bench = Measurement(site=site.name, runs=runs) if runs else None
     return Data(site, checks, (table,), bench, datetime(2026, 1, 2, tzinfo=UTC))
 
 
-def run(nodes: list[str], busbw: float | None) -> dict[str, object]:
-    rows = [{"bytes": 8, "busbw_gb_per_s": 0.1}, {"bytes": 1 << 30, "busbw_gb_per_s": busbw}]
-    return {"nodes": nodes, "busbw_gb_per_s": busbw, "needed_gb_per_s": 40.0, "rows": rows}
+def run(nodes: list[str], busbw: float | None) -> MeasuredRun:
+    rows = [Size(bytes=8, busbw_gb_per_s=0.1), Size(bytes=1 << 30, busbw_gb_per_s=42.0)]
+    return MeasuredRun(nodes=nodes, busbw_gb_per_s=busbw, needed_gb_per_s=40.0, rows=rows)
 
 
 def test_every_described_cable_is_drawn_once_with_what_was_found_on_it(site: Site) -> None:
@@ -92,7 +92,13 @@ def test_nothing_found_is_said(site: Site) -> None:
     ("content", "words"),
     [
         ("", "railweld bench --json"),
-        ("[]", "found no runs"),
+        ("[]", "railweld bench --json"),
+        ('{"site": "s", "runs": [{"nodes": "x"}]}', "runs.0"),
+        ('{"site": "s", "runs": [5]}', "runs.0"),
+        (
+            '{"site": "s", "runs": [{"nodes": ["a"], "busbw_gb_per_s": "fast", "rows": []}]}',
+            "busbw_gb_per_s",
+        ),
         ('{"site": "other", "runs": []}', "found site 'other'"),
     ],
 )
@@ -107,8 +113,8 @@ def test_a_measurement_of_something_else_is_refused(
 
 def test_a_measurement_of_this_site_is_read(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps({"site": site.name, "runs": [run(["gpu01"], 1.0)]}))
-    assert len(read_bench(path, site)["runs"]) == 1
+    path.write_text(Measurement(site=site.name, runs=[run(["gpu01"], 1.0)]).model_dump_json())
+    assert read_bench(path, site).runs[0].nodes == ["gpu01"]
 
 
 def test_a_place_that_cannot_be_written_is_refused_and_a_file_is_replaced_whole(
