@@ -18,6 +18,9 @@ ExtraVars = Annotated[
     typer.Option("-e", "--extra-vars", help="key=value, YAML or @file, as in Ansible."),
 ]
 Vault = Annotated[Path | None, typer.Option("--vault-password-file", help="As in Ansible.")]
+JUnit = Annotated[
+    Path | None, typer.Option("--junit", help="Also write the records as JUnit XML, for CI.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 

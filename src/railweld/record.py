@@ -49,6 +49,11 @@ class Check:
         """True for `fail` and `unknown`: the state cannot be counted as reached."""
         return self.status in (Status.FAIL, Status.UNKNOWN)
 
+    @property
+    def reason(self) -> str:
+        """Why a skipped check did not look."""
+        return f"{self.found}: {self.ref}" if self.ref else self.found
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe form, keys in the order of the class."""
         return {key: str(value) for key, value in asdict(self).items()}

@@ -10,7 +10,7 @@ import yaml
 
 from railweld import names
 from railweld.errors import RailweldError
-from railweld.lab.access import write_atomically
+from railweld.files import write_atomically
 from railweld.state import site_state_dir
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from railweld import state
 from railweld.errors import UsageError
 from railweld.fabric.lines import Path
+from railweld.files import write_atomically
 
 
 def fabric_dir(site: str) -> FilePath:
@@ -35,13 +36,7 @@ def fabric_dir(site: str) -> FilePath:
 def write_private(path: FilePath, text: str) -> None:
     """Write a file that only its owner reads, in one step, so that a reader sees old or new."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    write_atomically(path, text)
 
 
 class Journal:

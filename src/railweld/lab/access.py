@@ -6,12 +6,11 @@ Host key checking stays on in the lab.
 from __future__ import annotations
 
 import base64
-import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from railweld.files import write_atomically
 from railweld.lab.process import run
 from railweld.state import site_state_dir
 
@@ -75,13 +74,3 @@ def write_known_hosts(site: str, keys: Mapping[str, tuple[str, str]], more: str 
         for name, (address, key) in sorted(keys.items())
     ]
     write_atomically(known_hosts(site), "".join(f"{line}\n" for line in lines) + more)
-
-
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace a file by rename: a reader sees the old text or the new one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    temporary = Path(name)
-    temporary.chmod(mode)
-    temporary.replace(path)

@@ -14,8 +14,9 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from railweld.files import write_atomically
 from railweld.lab import kernel, os_packages
-from railweld.lab.access import FINGERPRINT_FILE, lab_state_dir, write_atomically
+from railweld.lab.access import FINGERPRINT_FILE, lab_state_dir
 from railweld.lab.debs import (
     SigningKey,
     hide_packages,

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from railweld.errors import ExitCode
-from railweld.options import ExtraVars, Inventory, Vault
+from railweld.options import ExtraVars, Inventory, JUnit, Vault
 
 
 def register(app: typer.Typer) -> None:
@@ -29,28 +28,32 @@ def report(
         typer.Option("--bench", help="A measurement to show: the output of railweld bench --json."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Machines at the same time.")] = 32,
+    junit: JUnit = None,
 ) -> int:
-    """Look at everything that verify looks at and write it into one HTML file.
+    """Look at everything that verify looks at, say it and write it into one HTML file.
 
     The file opens without a server and without a network. Exit codes are those of verify.
     """
+    from railweld.files import require_writable, write_result
     from railweld.report.data import Data, now, read_bench
-    from railweld.report.page import render, require_writable, write
+    from railweld.report.page import render
     from railweld.verify import stages
-    from railweld.verify.output import exit_code
+    from railweld.verify.output import exit_code, junit_file, print_checks
 
-    require_writable(output)
+    require_writable(output, "--output")
+    write_junit = junit_file(junit)
     request = stages.request_for(inventory, extra_vars, vault_password_file, jobs=jobs)
     measured = read_bench(bench, request.site) if bench else None
-    found = [stages.verify(request, name) for name in stages.STAGES]
+    found = {name: stages.verify(request, name) for name in stages.STAGES}
+    write_junit(request.site.name, found)
     data = Data(
         site=request.site,
-        checks=[check for each in found for check in each.checks],
-        tables=[table for each in found for table in each.tables],
+        checks=[check for each in found.values() for check in each.checks],
+        tables=[table for each in found.values() for table in each.tables],
         bench=measured,
         made=now(),
     )
-    write(output, render(data))
-    counts = ", ".join(f"{count} {status}" for status, count in data.counts.items() if count)
-    typer.echo(f"{output}: {counts}")
-    return exit_code(data.checks) if data.checks else ExitCode.OK
+    write_result(output, render(data))
+    print_checks(data.checks)
+    typer.echo(f"report: {output}")
+    return exit_code(data.checks)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-
 import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from railweld.errors import UsageError
 from railweld.report import charts
 from railweld.report.data import Data
 
@@ -47,32 +42,3 @@ def _drawing(figure: go.Figure, name: str) -> Markup:
             config={"displaylogo": False, "responsive": True},
         )
     )
-
-
-def require_writable(path: Path) -> None:
-    """Refuse a place that cannot be written to, before minutes of looking.
-
-    Raises:
-        UsageError: the folder is not there or not writable, or the path is a folder.
-    """
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        found = "a folder" if path.is_dir() else "no writable folder"
-        raise UsageError(f"--output {path}: found {found}, expected a file in a writable folder")
-
-
-def write(path: Path, text: str) -> None:
-    """Write the file whole or not at all.
-
-    Raises:
-        UsageError: the folder is not there or not writable.
-    """
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: found {error}, expected a folder to write the report to"
-        ) from error

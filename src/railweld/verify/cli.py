@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from railweld.errors import UsageError
-from railweld.options import AsJson, ExtraVars, Inventory, Vault
+from railweld.options import AsJson, ExtraVars, Inventory, JUnit, Vault
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +30,7 @@ def verify(
         typer.Option("-l", "--limit", help="Hosts or switches by name, pattern or group."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Switches at the same time.")] = 32,
+    junit: JUnit = None,
     as_json: AsJson = False,
 ) -> int:
     """Look at switches and nodes and judge them against the description; changes nothing.
@@ -37,11 +38,13 @@ def verify(
     Exit code 1 when something is wrong, 3 when something could not be looked at.
     """
     from railweld.verify import stages
-    from railweld.verify.output import exit_code, print_checks, print_table
+    from railweld.verify.output import exit_code, junit_file, print_checks, print_table
 
+    write_junit = junit_file(junit)
     wanted = _stages(stage or ["all"], list(stages.STAGES))
     request = stages.request_for(inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs)
     found = {name: stages.verify(request, name) for name in wanted}
+    write_junit(request.site.name, found)
     checks = [check for each in found.values() for check in each.checks]
     tables = [table for each in found.values() for table in each.tables]
     if as_json:

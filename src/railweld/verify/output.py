@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from railweld.errors import ExitCode
+from railweld.files import require_writable, write_result
 from railweld.record import Check, Status, worst
 
 if TYPE_CHECKING:
-    from railweld.verify.stages import Table
+    from railweld.verify.stages import Table, Verified
 
 #: Up to so many rows a table lists all, beyond it only those that need a look.
 _ROWS = 40
@@ -23,7 +26,7 @@ def print_checks(checks: Iterable[Check]) -> None:
     listed = list(checks)
     for check in listed:
         if check.status is Status.SKIPPED:
-            typer.echo(f"skipped {check.target}: {check.found}: {check.ref}")
+            typer.echo(f"skipped {check.target}: {check.reason}")
         elif check.status is not Status.PASS:
             color = "yellow" if check.status is Status.WARN else "red"
             typer.secho(f"{check.status} {check.sentence()}", fg=color)
@@ -56,3 +59,24 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
     return {Status.FAIL: ExitCode.FAILED, Status.UNKNOWN: ExitCode.UNKNOWN}.get(
         worst(checks), ExitCode.OK
     )
+
+
+def junit_file(path: Path | None) -> Callable[[str, Mapping[str, Verified]], None]:
+    """Make a place for the JUnit file now, and give what writes it when the stages were looked at.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    if path is None:
+        return lambda _site, _found: None
+    require_writable(path, "--junit")
+    # A run that ends early leaves no file: CI must not read the one of the run before.
+    path.unlink(missing_ok=True)
+
+    def write(site: str, found: Mapping[str, Verified]) -> None:
+        from railweld.verify import junit
+
+        checks = {stage: each.checks for stage, each in found.items()}
+        write_result(path, junit.render(site, checks, datetime.now(UTC)))
+
+    return write

@@ -12,7 +12,7 @@ from railweld.bench.output import MeasuredRun, Measurement, Size
 from railweld.errors import UsageError
 from railweld.record import Check, Status
 from railweld.report.data import Data, read_bench
-from railweld.report.page import render, require_writable, write
+from railweld.report.page import render
 from railweld.site import Site, load_site
 from railweld.verify.stages import Table
 
@@ -115,16 +115,3 @@ def test_a_measurement_of_this_site_is_read(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     path.write_text(Measurement(site=site.name, runs=[run(["gpu01"], 1.0)]).model_dump_json())
     assert read_bench(path, site).runs[0].nodes == ["gpu01"]
-
-
-def test_a_place_that_cannot_be_written_is_refused_and_a_file_is_replaced_whole(
-    tmp_path: Path,
-) -> None:
-    for bad in (tmp_path, tmp_path / "missing" / "site.html"):
-        with pytest.raises(UsageError, match="expected a file in a writable folder"):
-            require_writable(bad)
-    target = tmp_path / "site.html"
-    require_writable(target)
-    write(target, "one")
-    write(target, "two")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("site.html", "two")]

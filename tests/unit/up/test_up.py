@@ -13,24 +13,11 @@ from railweld.errors import UsageError
 from railweld.site import load_site
 from railweld.up.chain import CHAIN, Context, chosen
 from railweld.verify.stages import Access
+from tests.unit.sites import SMALL
 
 ROOT = Path(__file__).parents[3]
 RAILWELD = Path(sys.executable).parent / "railweld"
 EXAMPLE = ROOT / "inventories" / "example-a100"
-SMALL = """\
-all:
-  vars:
-    railweld_site: small
-    railweld_version_set: current
-    railweld_transport: infiniband
-    railweld_time_sources: [192.0.2.123]
-    railweld_vendor_repository: ubuntu2404
-  children:
-    gpu_nodes:
-      hosts:
-        gpu1: {ansible_host: 127.0.0.1, ansible_port: 1}
-      vars: {railweld_gpu_count: 8, railweld_gpu_model: H200-SXM-141GB}
-"""
 
 
 def context(*inventories: str) -> Context:
