@@ -211,14 +211,21 @@ def read_own_node(node):
     if not node.exists(KUBELET_CONF):
         return None
     name = own_name(node)
+    server = read_server(node)
     answer, error = ask(node, "get", "node", name)
     if answer is None:
-        return {"name": name, "error": error}
-    found = parse_node(answer)
+        return {"name": name, "server": server, "error": error}
+    found = {"server": server, **parse_node(answer)}
     of_node = ("--field-selector", f"spec.nodeName={name}", "--selector", ADDONS)
     answer, error = ask(node, "get", "pods", "--namespace", "kube-system", *of_node)
     found["waiting_pods"] = {"kube-system": error} if answer is None else waiting_pods(answer)
     return found
+
+
+def read_server(node):
+    """`HOST:PORT` of the API server that the kubelet talks to, null when its file names none."""
+    match = re.search(r"^\s*server:\s*https://(\S+?)/?\s*$", node.read(KUBELET_CONF) or "", re.M)
+    return match.group(1) if match else None
 
 
 def ask(node, *words):

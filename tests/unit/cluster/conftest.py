@@ -132,6 +132,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
             },
             "node": {
                 "name": host["name"],
+                "server": cluster["endpoint"],
                 "error": "",
                 "labels": dict(host["labels"]),
                 "taints": list(host["taints"]),

@@ -185,13 +185,21 @@ def test_wrong_clock_may_not_join(member: BuildMember) -> None:
     assert "800.0 ms off" in found["chrony.offset"]
 
 
-def test_node_of_another_cluster_is_refused(member: BuildMember) -> None:
-    changes = {
-        "node.cluster.node": {"name": "gpu1", "error": "Unauthorized"},
-        "cluster.seen.nodes": {},
-    }
-    found = refused(member("gpu1", changes), "kubernetes")
-    assert "remove-node.yml -e node=gpu1" in found["kubernetes.same_cluster"]
+@pytest.mark.parametrize("error", ["Unauthorized", ""])
+def test_node_of_another_cluster_is_refused(member: BuildMember, error: str) -> None:
+    node = {"name": "gpu1", "server": "10.9.9.9:6443", "error": error}
+    found = refused(
+        member("gpu1", {"node.cluster.node": node, "cluster.seen.nodes": {}}), "kubernetes"
+    )
+    assert "10.9.9.9:6443" in found["kubernetes.same_cluster"]
+    assert "kubeadm reset" in found["kubernetes.same_cluster"]
+
+
+def test_node_that_was_taken_out_unreached_may_join_again(member: BuildMember) -> None:
+    error = 'Error from server (NotFound): nodes "gpu1" not found'
+    node = {"name": "gpu1", "server": "10.0.0.10:6443", "error": error}
+    changes = {"node.cluster.node": node, "cluster.seen.nodes": {}}
+    assert "kubernetes.same_cluster" not in refused(member("gpu1", changes), "kubernetes")
 
 
 def test_gpu_node_without_its_driver_gets_no_runtime(member: BuildMember) -> None:

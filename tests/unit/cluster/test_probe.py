@@ -115,9 +115,18 @@ def test_node_without_credentials_is_no_member(probe: ModuleType, tmp_path: Path
     assert probe.read_own_node(Machine(tmp_path, {})) is None
 
 
+KUBELET_CONF = """apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: LS0t
+    server: https://10.0.0.10:6443
+  name: default-cluster
+"""
+
+
 def member(tmp_path: Path, answer: tuple[int, str, str]) -> Machine:
     for name, text in (
-        ("etc/kubernetes/kubelet.conf", ""),
+        ("etc/kubernetes/kubelet.conf", KUBELET_CONF),
         ("proc/sys/kernel/hostname", "GPU1\n"),
     ):
         path = tmp_path / name
@@ -130,6 +139,7 @@ def test_silent_api_server_is_an_error_and_no_bare_node(probe: ModuleType, tmp_p
     node = member(tmp_path, (1, "", "E1 memcache\nThe connection to the server was refused"))
     assert probe.read_own_node(node) == {
         "name": "gpu1",
+        "server": "10.0.0.10:6443",
         "error": "The connection to the server was refused",
     }
 

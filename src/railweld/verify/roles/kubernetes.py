@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from railweld.cluster import releases
+from railweld.cluster.model import API_PORT
 from railweld.cluster.packages import in_place
 from railweld.record import Check
 from railweld.verify.context import Context
@@ -64,22 +65,40 @@ def _versions(ctx: Context) -> Iterator[Check]:
 
 
 def _other_cluster(ctx: Context) -> Iterator[Check]:
-    """A node that has credentials of a cluster which does not know it belongs to another one."""
-    error = str(ctx.seen("cluster.node.error", ""))
-    known = ctx.member("seen.nodes", {})
+    """A node that this cluster does not have, and whose kubelet talks to another API server.
+
+    One that was taken out of this cluster and could not be reached then is no stranger: it is reset
+    and joins again.
+    """
     if ctx.seen("cluster.node") is None or not ctx.member("seen.reachable"):
         return
-    stranger = ctx.name not in known and bool(error) and not ctx.seen("cluster.unfinished")
+    server = ctx.seen("cluster.node.server")
+    stranger = (
+        ctx.name not in ctx.member("seen.nodes", {})
+        and not ctx.seen("cluster.unfinished")
+        and server not in own_servers(ctx)
+    )
     yield ctx.judge(
         "kubernetes.same_cluster",
         ok=not stranger,
-        ran="kubectl --kubeconfig /etc/kubernetes/kubelet.conf get node " + ctx.name,
-        found=error if stranger else "known to this cluster",
-        expected=f"a bare node, or a node of cluster {ctx.member('name')}",
-        fix="the node belongs to another cluster, or its node object was deleted: run playbooks/"
-        f"remove-node.yml -e node={ctx.name}, then this again",
+        ran="grep server: /etc/kubernetes/kubelet.conf",
+        found=f"a kubelet of the API server at {server or 'an unknown address'}"
+        if stranger
+        else "no other cluster's",
+        expected=f"a bare node, or one of cluster {ctx.member('name')} at {ctx.member('endpoint')}",
+        fix="if the other cluster does not need it: drain and delete it there, `kubeadm reset` on "
+        f"{ctx.name}, then this again",
         layer="cluster",
     )
+
+
+def own_servers(ctx: Context) -> set[str]:
+    """Where a kubelet of this cluster may look for the API server.
+
+    On a control-plane node that is the node itself since Kubernetes 1.31.
+    """
+    addresses = ctx.member("control_plane_addresses", [])
+    return {str(ctx.member("endpoint")), *(f"{each}:{API_PORT}" for each in addresses)}
 
 
 def _addresses(ctx: Context) -> Iterator[Check]:
