@@ -2,8 +2,8 @@
 //
 // It registers with the node's real kubelet over the device plugin API, so that pods are really
 // scheduled and admitted. What it offers comes from the lab node's hardware profile and, for RDMA,
-// from the same config.json that the real plugin reads. It hands out no device files: there is no
-// hardware behind them.
+// from the same config.json that the real plugin reads. Device files of HCAs bear the real
+// names and are /dev/null: there is no hardware behind them.
 //
 // Faults are read once a second from files that `railweld lab fault` writes, so that they reach the
 // plugin whether it runs in a pod or on the node:
@@ -302,10 +302,35 @@ func readRdmaConfig(path string) (rdmaConfig, error) {
 
 // matchesHost is true if one of the described network devices exists, or none is described.
 func (c rdmaConfig) matchesHost() bool {
-	return len(c.Selectors.Interfaces) == 0 || slices.ContainsFunc(c.Selectors.Interfaces, func(name string) bool {
-		_, err := net.InterfaceByName(name)
-		return err == nil
-	})
+	return len(c.Selectors.Interfaces) == 0 || c.adapters() > 0
+}
+
+// adapters counts the described network devices that exist: each is one HCA's.
+func (c rdmaConfig) adapters() int {
+	found := 0
+	for _, name := range c.Selectors.Interfaces {
+		if _, err := net.InterfaceByName(name); err == nil {
+			found++
+		}
+	}
+	return found
+}
+
+// deviceFiles are what the real plugin gives a pod: one connection manager, and one file per HCA.
+func (c rdmaConfig) deviceFiles() []*api.DeviceSpec {
+	names := []string{"rdma_cm"}
+	for number := range c.adapters() {
+		names = append(names, fmt.Sprintf("uverbs%d", number))
+	}
+	files := make([]*api.DeviceSpec, len(names))
+	for index, name := range names {
+		files[index] = &api.DeviceSpec{
+			HostPath:      os.DevNull,
+			ContainerPath: "/dev/infiniband/" + name,
+			Permissions:   "rw",
+		}
+	}
+	return files
 }
 
 type pluginFault struct {
@@ -376,13 +401,20 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	}
 }
 
-// Allocate tells the container which devices it has, as the real plugins do by environment.
+// Allocate tells the container which devices it has, as the real plugins do: GPUs by environment,
+// HCAs by device files.
 func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
 	answer := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
 		given := &api.ContainerAllocateResponse{}
 		if p.kind == "gpu" {
 			given.Envs = map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(container.DevicesIds, ",")}
+		} else {
+			config, err := readRdmaConfig(p.rdmaConfig)
+			if err != nil {
+				return nil, err
+			}
+			given.Devices = config.deviceFiles()
 		}
 		answer.ContainerResponses = append(answer.ContainerResponses, given)
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -198,6 +199,30 @@ func TestRdmaCountsWhatTheConfigurationSays(t *testing.T) {
 	write(t, path, map[string]any{"configList": []any{entry}})
 	if devices, err := served.look(); err != nil || len(devices) != 0 {
 		t.Fatalf("found %d (%v), expected none without a matching device", len(devices), err)
+	}
+}
+
+func TestPodGetsAFileForEachAdapterThatIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	selectors := map[string]any{"ifNames": []string{"lo", "absent0"}}
+	entry := map[string]any{"resourceName": "hca", "rdmaHcaMax": 8, "selectors": selectors}
+	write(t, path, map[string]any{"configList": []any{entry}})
+	served, err := newPlugin(settings{kind: "rdma", rdmaConfig: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := served.Allocate(context.Background(), &api.AllocateRequest{
+		ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: []string{"hca-0"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := []string{}
+	for _, file := range answer.ContainerResponses[0].Devices {
+		found = append(found, file.ContainerPath)
+	}
+	expected := []string{"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"}
+	if !slices.Equal(found, expected) {
+		t.Fatalf("found %v, expected %v", found, expected)
 	}
 }
 

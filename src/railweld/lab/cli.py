@@ -14,8 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from railweld.errors import ExitCode, UsageError
+from railweld.images.catalog import catalog
+from railweld.images.make import build, save
 from railweld.lab import engine, faults
-from railweld.lab.kubernetes import provide
+from railweld.lab.access import lab_state_dir
+from railweld.lab.kubernetes import IMAGES_FOLDER, provide
 from railweld.lab.lab import Lab
 from railweld.lab.process import Report, require_machine
 from railweld.site import load_site
@@ -118,7 +121,7 @@ def kubernetes(
     ] = None,
     inventory: Inventory = None,
 ) -> None:
-    """Build Kubernetes from source: packages for the mirror, images as files for the nodes."""
+    """Build Kubernetes and what the stack runs: packages on the mirror, images as files."""
     sources = inventory or [DEFAULT_INVENTORY]
     report = reporter()
     require_machine()
@@ -132,12 +135,16 @@ def kubernetes(
         for package in site.versions.packages("container_toolkit", repository)
     ]
     provide(plan.site, wanted, list(dict.fromkeys(toolkit)), report)
+    entries = catalog(site, stand_ins=True)
+    save(entries, build(entries, report), lab_state_dir(plan.site) / IMAGES_FOLDER)
+    report(f"lab {plan.site}: {len(entries)} images of the stack beside them")
 
 
 def pulumi(inventory: Inventory = None) -> None:
-    """Build the lab's Pulumi and print the shell lines that put it to use, for `eval`."""
+    """Build the lab's Pulumi and kubectl and print the lines that put them to use, for `eval`."""
     site = load_site(inventory or [DEFAULT_INVENTORY])
-    path = os.pathsep.join(map(str, engine.folders(reporter(err=True))))
+    report = reporter(err=True)
+    path = os.pathsep.join(map(str, [*engine.folders(report), engine.kubectl(report)]))
     typer.echo(f"export PATH={shlex.quote(path)}:$PATH")
     for name, value in engine.settings(site.name).items():
         typer.echo(f"export {name}={shlex.quote(value)}")

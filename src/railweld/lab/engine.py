@@ -1,4 +1,4 @@
-"""The lab's Pulumi: CLI and Kubernetes provider built from source, a stand-in language host.
+"""The lab's Pulumi and kubectl, built from source, and a stand-in of Pulumi's language host.
 
 On a real site nothing here is used: the official CLI brings its language host and fetches the
 provider.
@@ -14,6 +14,7 @@ from typing import Final
 
 from railweld.lab import tools
 from railweld.lab.process import Report
+from railweld.names import KUBECONFIG
 from railweld.state import cache_dir, site_state_dir
 
 _LANGUAGE_HOST: Final = "pulumi-language-python"
@@ -38,8 +39,18 @@ def folders(report: Report | None = None) -> list[Path]:
     ]
 
 
+def kubectl(report: Report | None = None) -> Path:
+    """Return a folder with kubectl alone: kubelet and kubeadm are the nodes' own."""
+    program = tools.ensure("kubernetes", report) / "kubectl"
+    folder = cache_dir("tools", "kubectl", program.parent.name)
+    link = folder / program.name
+    if not link.is_symlink():
+        link.symlink_to(program)
+    return folder
+
+
 def settings(site: str) -> dict[str, str]:
-    """Environment of the engine on a terminal: nothing is asked.
+    """Environment of engine and kubectl on a terminal: nothing is asked.
 
     The passphrase is made on the first call and kept beside the site's state, mode 0600.
     """
@@ -49,7 +60,11 @@ def settings(site: str) -> dict[str, str]:
         partial.touch(mode=0o600)
         partial.write_text(secrets.token_urlsafe(32), encoding="ascii")
         partial.replace(passphrase)
-    return {"PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase), **SETTINGS}
+    return {
+        "KUBECONFIG": str(site_state_dir(site) / KUBECONFIG),
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
+        **SETTINGS,
+    }
 
 
 def language_host() -> Path:

@@ -31,18 +31,28 @@ def verify(
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Switches at the same time.")] = 32,
     junit: JUnit = None,
+    pods: Annotated[
+        bool,
+        typer.Option(
+            "--pods/--no-pods",
+            help="Stage cluster: start a short pod without GPUs on each GPU node.",
+        ),
+    ] = True,
     as_json: AsJson = False,
 ) -> int:
     """Look at switches and nodes and judge them against the description; changes nothing.
 
-    Exit code 1 when something is wrong, 3 when something could not be looked at.
+    Pods that stage cluster starts to see what jobs find are gone when it ends. Exit code 1 when
+    something is wrong, 3 when something could not be looked at.
     """
     from railweld.verify import stages
     from railweld.verify.output import exit_code, junit_file, print_checks, print_table
 
     write_junit = junit_file(junit)
     wanted = _stages(stage or ["all"], list(stages.STAGES))
-    request = stages.request_for(inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs)
+    request = stages.request_for(
+        inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs, pods=pods
+    )
     found = {name: stages.verify(request, name) for name in wanted}
     write_junit(request.site.name, found)
     checks = [check for each in found.values() for check in each.checks]

@@ -33,6 +33,7 @@ STAGES: Final = {
     "gpu": "railweld.verify.gpu",
     "links": "railweld.verify.links",
     "fabric": "railweld.fabric.links",
+    "cluster": "railweld.cluster.verify",
     "slurm": "railweld.slurm.verify",
 }
 
@@ -97,6 +98,7 @@ class Request:
         limit: names, patterns or groups of hosts and switches; empty for all.
         jobs: how many switches or nodes at the same time.
         timeout_s: seconds that observing all nodes may take.
+        pods: whether a stage may start pods that look, and take them away again.
     """
 
     access: Access
@@ -105,6 +107,7 @@ class Request:
     limit: tuple[str, ...] = ()
     jobs: int = 32
     timeout_s: float = _OBSERVE_S
+    pods: bool = False
     _nodes: dict[str, Seen] = field(default_factory=dict)
 
     def selects(self, name: str) -> bool:
@@ -154,6 +157,7 @@ def request_for(
     *,
     limit: Sequence[str] | None = None,
     jobs: int = 32,
+    pods: bool = False,
 ) -> Request:
     """Read and check the description that a command line names.
 
@@ -167,4 +171,4 @@ def request_for(
     if site is None:
         raise SiteError(problems)
     access = Access(sources, tuple(extra_vars or ()), vault)
-    return Request(access, raw, site, limit=tuple(limit or ()), jobs=jobs)
+    return Request(access, raw, site, limit=tuple(limit or ()), jobs=jobs, pods=pods)

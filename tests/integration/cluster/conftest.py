@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cluster.helpers import Cluster, provide
+from tests.integration.cluster.helpers import (
+    GPU_NODES,
+    Cluster,
+    eventually,
+    has_devices,
+    provide,
+    waiting_agents,
+)
 from tests.integration.stack.plane import Pulumi
 from tests.labs import running_lab, write_inventory
 
@@ -31,3 +38,13 @@ def engine(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pulumi
     """The real engine and provider, aimed at that cluster, which is brought up if need be."""
     cluster.deploy().assert_ok()
     return Pulumi(cluster, tmp_path_factory.mktemp("pulumi"), cluster.lab.inventory)
+
+
+@pytest.fixture(scope="module")
+def stack(cluster: Cluster, engine: Pulumi) -> Cluster:
+    """The cluster with the stack on it, whose agents have come up."""
+    engine.up()
+    eventually(lambda: waiting_agents(cluster), lambda found: found == [])
+    for node in GPU_NODES:
+        has_devices(cluster, node)
+    return cluster

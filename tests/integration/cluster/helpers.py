@@ -13,12 +13,15 @@ from typing import Any
 
 from railweld import names
 from railweld.lab import tools
-from railweld.lab.access import lab_state_dir
 from railweld.state import site_state_dir
-from tests.labs import PlayRun, TestLab, command
+from tests.labs import BIN, REPOSITORY, PlayRun, TestLab, command, environment
 
 #: A job's image as the version set names it; the lab's stand-in has a shell and Python.
 IMAGE = "nvcr.io/nvidia/cuda:12.1.1-devel-ubuntu22.04"
+GPU_NODES = ("gpu1", "gpu2")
+RDMA = "rdma/hca"
+#: What each of them offers.
+DEVICES = {names.RESOURCE_GPU: 8, RDMA: 4}
 #: How long something that the cluster does by itself may take on a loaded machine.
 PATIENCE_S = 180
 
@@ -27,9 +30,6 @@ def provide(inventory: Path, *versions: str) -> None:
     """Give a lab Kubernetes' packages and images, and the stand-ins that the stack deploys."""
     chosen = [part for version in versions for part in ("--version", version)]
     command(["railweld", "lab", "kubernetes", "-i", str(inventory), *chosen], timeout=3600)
-    images = lab_state_dir(inventory.name) / "images"
-    save = ["railweld", "images", "save", "--stand-ins", "--output", str(images)]
-    command([*save, "-i", str(inventory)], timeout=1200)
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,21 @@ class Cluster:
     def deploy(self, *arguments: str) -> PlayRun:
         """Run deploy-cluster.yml."""
         return self.lab.play(*arguments, playbook="playbooks/deploy-cluster.yml", timeout=1800)
+
+    def verify(self, *arguments: str) -> tuple[int, list[dict[str, str]]]:
+        """Exit code and records of `railweld verify --stage cluster`."""
+        sources = ("-i", str(self.lab.inventory))
+        run = subprocess.run(
+            [str(BIN / "railweld"), "verify", *sources, "--stage", "cluster", "--json", *arguments],
+            cwd=REPOSITORY,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert run.stdout.startswith("{"), run.stdout + run.stderr
+        return run.returncode, json.loads(run.stdout)["checks"]
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
         """Output of kubectl on the controller, with the controller's way into the cluster."""
@@ -147,3 +162,29 @@ def eventually(look: Callable[[], Any], accept: Callable[[Any], bool]) -> Any:
         time.sleep(0.5)
         found = look()
     return found
+
+
+def devices(cluster: Cluster, node: str) -> dict[str, int]:
+    """What pods may have of each device on a node."""
+    return {resource: cluster.allocatable(node, resource) for resource in DEVICES}
+
+
+def has_devices(
+    cluster: Cluster,
+    node: str,
+    *,
+    gpu: int = DEVICES[names.RESOURCE_GPU],
+    rdma: int = DEVICES[RDMA],
+) -> None:
+    """Wait until a node offers what is described, or fewer."""
+    wanted = {names.RESOURCE_GPU: gpu, RDMA: rdma}
+    eventually(lambda: devices(cluster, node), lambda found: found == wanted)
+
+
+def waiting_agents(cluster: Cluster) -> list[str]:
+    """DaemonSets of the stack that do not run on every node that they are for."""
+    return [
+        each["metadata"]["name"]
+        for each in cluster.get("daemonsets", "--namespace", names.NAMESPACE_SYSTEM)["items"]
+        if each["status"]["numberReady"] != each["status"]["desiredNumberScheduled"]
+    ]

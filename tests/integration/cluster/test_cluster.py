@@ -31,6 +31,28 @@ def test_check_mode_on_bare_nodes_is_a_plan(cluster: Cluster) -> None:
     assert not cluster.kubeconfig.exists()
 
 
+def cut_off(cluster: Cluster, node: str, step: str) -> None:
+    """Run the playbook on a node until kubeadm is at work there, and cut the node's power."""
+    argv = [
+        *(str(BIN / "ansible-playbook"), "-i", str(cluster.lab.inventory)),
+        *("playbooks/deploy-cluster.yml", "--limit", node),
+    ]
+    run = subprocess.Popen(
+        argv, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
+    marker = "cat /var/lib/railweld/kubeadm-unfinished 2>/dev/null || true"
+    eventually(
+        lambda: cluster.lab.node(node, "sh", "-c", marker).strip(), lambda found: found == step
+    )
+    cluster.lab.fault("power-cut", node)
+    assert run.wait(timeout=900) != 0
+
+
+def test_start_that_was_cut_off_leaves_no_cluster_behind(cluster: Cluster) -> None:
+    cut_off(cluster, "head1", "init")
+    assert not cluster.kubeconfig.exists()
+
+
 def test_nodes_become_a_cluster_and_no_token_is_seen(cluster: Cluster) -> None:
     run = cluster.deploy("-vvv").assert_ok()
     assert not TOKEN.findall(run.output)
@@ -81,19 +103,7 @@ def test_removed_node_leaves_no_route_and_no_entry(cluster: Cluster) -> None:
 
 
 def test_join_that_was_cut_off_is_done_again(cluster: Cluster) -> None:
-    argv = [
-        *(str(BIN / "ansible-playbook"), "-i", str(cluster.lab.inventory)),
-        *("playbooks/deploy-cluster.yml", "--limit", "gpu2"),
-    ]
-    run = subprocess.Popen(
-        argv, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
-    )
-    marker = "cat /var/lib/railweld/kubeadm-unfinished 2>/dev/null || true"
-    eventually(
-        lambda: cluster.lab.node("gpu2", "sh", "-c", marker).strip(), lambda found: found == "join"
-    )
-    cluster.lab.fault("power-cut", "gpu2")
-    assert run.wait(timeout=900) != 0
+    cut_off(cluster, "gpu2", "join")
     cluster.deploy().assert_ok()
     assert cluster.ready() == dict.fromkeys(NODES, True)
     again = cluster.deploy().assert_ok()
@@ -113,3 +123,14 @@ def test_other_version_is_refused_before_anything_is_touched(cluster: Cluster) -
     assert run.returncode != 0
     assert "playbooks/upgrade-cluster.yml" in run.output
     assert cluster.ready() == dict.fromkeys(NODES, True)
+
+
+def test_node_that_was_away_when_it_was_taken_out_joins_again(cluster: Cluster) -> None:
+    cluster.lab.fault("power-cut", "gpu2", "seconds=-1")
+    run = cluster.lab.play("-e", "node=gpu2", playbook="playbooks/remove-node.yml", timeout=1200)
+    assert "was not reset" in run.assert_ok().output
+    assert set(cluster.ready()) == {"head1", "gpu1"}
+    cluster.lab.clear("power-cut", "gpu2")
+    cluster.deploy().assert_ok()
+    assert cluster.ready() == dict.fromkeys(NODES, True)
+    assert cluster.run("taken-in", RESOLVE, node="gpu2").strip() == "10.96.0.1"

@@ -12,15 +12,19 @@ import pytest
 from railweld import names
 from railweld.site import load_site
 from railweld.stack.objects import Manifest
-from tests.integration.cluster.helpers import Cluster, eventually
+from tests.integration.cluster.helpers import (
+    DEVICES,
+    GPU_NODES,
+    Cluster,
+    devices,
+    eventually,
+    has_devices,
+)
 from tests.integration.stack.plane import Pulumi
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
 
 NODES = ("head1", "gpu1", "gpu2")
-GPU_NODES = NODES[1:]
-RDMA = "rdma/hca"
-DEVICES = {names.RESOURCE_GPU: 8, RDMA: 4}
 
 #: What a job finds in its pod.
 LOOK = """
@@ -39,38 +43,12 @@ print(json.dumps({
 """
 
 
-def devices(cluster: Cluster, node: str) -> dict[str, int]:
-    """What pods may have of each device on a node."""
-    return {resource: cluster.allocatable(node, resource) for resource in DEVICES}
-
-
-def has_devices(
-    cluster: Cluster,
-    node: str,
-    *,
-    gpu: int = DEVICES[names.RESOURCE_GPU],
-    rdma: int = DEVICES[RDMA],
-) -> None:
-    """Wait until a node offers what is described, or fewer."""
-    wanted = {names.RESOURCE_GPU: gpu, RDMA: rdma}
-    eventually(lambda: devices(cluster, node), lambda found: found == wanted)
-
-
 def clocks(cluster: Cluster) -> dict[str, str]:
     """Label of the clock guard by node."""
     return {
         each["metadata"]["name"]: each["metadata"]["labels"].get(names.LABEL_CLOCK, "")
         for each in cluster.get("nodes")["items"]
     }
-
-
-def waiting_agents(cluster: Cluster) -> list[str]:
-    """DaemonSets of the stack that do not run on every node that they are for."""
-    return [
-        each["metadata"]["name"]
-        for each in cluster.get("daemonsets", "--namespace", names.NAMESPACE_SYSTEM)["items"]
-        if each["status"]["numberReady"] != each["status"]["desiredNumberScheduled"]
-    ]
 
 
 def registrations(cluster: Cluster, node: str) -> dict[str, int]:
@@ -83,16 +61,6 @@ def registrations(cluster: Cluster, node: str) -> dict[str, int]:
         for pod in pods
         if "device-plugin" in pod
     }
-
-
-@pytest.fixture(scope="module")
-def stack(cluster: Cluster, engine: Pulumi) -> Cluster:
-    """The cluster with the stack on it, whose agents have come up."""
-    engine.up()
-    eventually(lambda: waiting_agents(cluster), lambda found: found == [])
-    for node in GPU_NODES:
-        has_devices(cluster, node)
-    return cluster
 
 
 def test_devices_are_as_described_on_every_node(stack: Cluster) -> None:
