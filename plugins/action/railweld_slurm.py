@@ -30,23 +30,26 @@ class ActionModule(StageAction):
         found = model.view(self.loaded_site(variables), name)
         inputs = {
             **(variables.get("railweld_inputs") or {}),
-            stage.ROLE: stage.inputs(_ROLES, found, variables["hostvars"][name]),
+            **stage.inputs(_ROLES, found, variables["hostvars"][name]),
         }
         return {"ansible_facts": {"railweld_slurm": found, "railweld_inputs": inputs}}
 
     def plan(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Whether this host needs the role, as the fact `railweld_todo`."""
+        """Which roles this host needs, as the fact `railweld_todo`."""
         ctx = Context(
             site=variables["railweld"]["site"],
             host=variables["railweld_host"],
             node=variables["railweld_node"],
             slurm=variables["railweld_slurm"],
         )
-        state = stage.plan(ctx, variables["railweld_inputs"][stage.ROLE])
-        todo = [] if state.converged else [stage.ROLE]
+        states = stage.plan(ctx, variables["railweld_inputs"])
+        todo = [state.role for state in states if not state.converged]
         return {
-            "msg": f"{ctx.name}: {'converged' if not todo else 'to do: slurm'}",
-            "reasons": {stage.ROLE: list(state.reasons)} if state.reasons else {},
-            "checks": [check.to_dict() for check in state.checks],
-            "ansible_facts": {"railweld_todo": todo, "railweld_roles": [stage.ROLE]},
+            "msg": f"{ctx.name}: {'converged' if not todo else 'to do: ' + ', '.join(todo)}",
+            "reasons": {state.role: list(state.reasons) for state in states if state.reasons},
+            "checks": [check.to_dict() for state in states for check in state.checks],
+            "ansible_facts": {
+                "railweld_todo": todo,
+                "railweld_roles": [state.role for state in states],
+            },
         }

@@ -6,10 +6,15 @@ Runs on the node: standard library only, Python 3.8 or newer.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import re
+import ssl
 import stat
+import urllib.error
+import urllib.request
 
 from ansible.module_utils.railweld_cluster_probe import is_stale, read_process
 
@@ -21,6 +26,20 @@ DAEMONS = ("slurmctld", "slurmdbd", "slurmd", "mariadb", "munge")
 NODES = "%N|%T|%G|%c|%m|%E"
 #: Seconds that a command of Slurm may take; without slurmctld they retry for minutes.
 TIMEOUT = "10"
+#: The bridge on the Slurm head, under the names of railweld.names.
+BRIDGE_UNIT = "bridged.service"
+BRIDGE_UNIT_FILE = "/etc/systemd/system/bridged.service"
+BRIDGE_PROGRAMS = "/usr/lib/railweld"
+BRIDGE_CLIENT = "/usr/libexec/railweld/exec"
+BRIDGE_EPILOG = "/usr/libexec/railweld/epilog"
+BRIDGE_CONFIG = "/etc/railweld/bridge.json"
+BRIDGE_KUBECONFIG = "/etc/railweld/bridge.kubeconfig"
+BRIDGE_TOKEN = "/var/lib/railweld/bridge/token"  # noqa: S105 - a path, not a token
+BRIDGE_MONITOR = "127.0.0.1:6831"
+#: Something that only the bridge's account may see; reading it needs its token.
+BRIDGE_LOOK = "/api/v1/namespaces/railweld-jobs/podtemplates?limit=1"
+#: Seconds for one answer of the daemon or the API server.
+ANSWER_S = 5
 
 
 def read_slurm(node):
@@ -37,6 +56,7 @@ def read_slurm(node):
         "nodes": read_nodes(node) if controller["up"] else {},
         "accounting": read_accounting(node),
         "outdated": read_outdated(node),
+        "bridge": read_bridge(node),
     }
 
 
@@ -177,3 +197,93 @@ def read_outdated(node):
             if daemon in DAEMONS:
                 found.add(daemon)
     return sorted(found)
+
+
+# --- the bridge --------------------------------------------------------------------------------
+
+
+def read_bridge(node):
+    """What is there of the bridge: files, unit, way into the cluster, and what the daemon says."""
+    found = node.names(BRIDGE_PROGRAMS)
+    programs = [name for name in found if re.match(r"bridged-\w+\.pyz$", name)]
+    unit = read_unit(node, BRIDGE_UNIT)
+    parts = (BRIDGE_CLIENT, BRIDGE_EPILOG, BRIDGE_CONFIG, BRIDGE_KUBECONFIG, BRIDGE_TOKEN)
+    there = [name for name in parts if node.exists(name)]
+    process = read_process(node, BRIDGE_UNIT)
+    return {
+        "present": bool(programs or unit or there),
+        "programs": sorted(programs),
+        "unit": unit,
+        "digests": {name: node.sha256(name) for name in (BRIDGE_CLIENT, BRIDGE_EPILOG)},
+        "stale": is_stale(node, process, [BRIDGE_UNIT_FILE, BRIDGE_CONFIG, BRIDGE_KUBECONFIG]),
+        "kubeconfig": read_secret(node, BRIDGE_KUBECONFIG),
+        "token": {**read_secret(node, BRIDGE_TOKEN), **read_claims(node.read(BRIDGE_TOKEN))},
+        "api": read_api(node),
+        "ready": read_ready(node) if process else None,
+    }
+
+
+def read_secret(node, name):
+    """Digest, mode and owner of a file that nobody else may read; nothing where there is none."""
+    try:
+        path = node.path(name)
+        status = path.stat()
+    except OSError:
+        return {"sha256": None, "mode": None, "owner": None}
+    mode = f"{stat.S_IMODE(status.st_mode):04o}"
+    return {"sha256": node.sha256(name), "mode": mode, "owner": owner(path)}
+
+
+def read_claims(token):
+    """When a token was issued and when it ends; its signature is not looked at."""
+    found = {"issued": None, "expires": None}
+    try:
+        payload = token.split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return {"issued": float(said["iat"]), "expires": float(said["exp"])}
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return found
+
+
+def read_api(node):
+    """What the API server says to the bridge's token: `ok`, `refused: ...` or `no answer: ...`."""
+    token = (node.read(BRIDGE_TOKEN) or "").strip()
+    try:
+        # The role writes it as JSON, which is YAML.
+        cluster = json.loads(node.read(BRIDGE_KUBECONFIG) or "")["clusters"][0]["cluster"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        trust = ssl.create_default_context(cadata=authority)
+    except (KeyError, IndexError, TypeError, ValueError, OSError):
+        return None
+    if not token:
+        return None
+    request = urllib.request.Request(  # noqa: S310 - https, from the role's own file
+        cluster["server"] + BRIDGE_LOOK, headers={"Authorization": "Bearer " + token}
+    )
+    try:
+        with urllib.request.urlopen(  # noqa: S310 - the same
+            request, timeout=ANSWER_S, context=trust
+        ):
+            return "ok"
+    except urllib.error.HTTPError as error:
+        kind = "refused" if error.code in (401, 403) else "no answer"
+        return f"{kind}: {error.code}"
+    except (OSError, ValueError) as error:
+        return f"no answer: {getattr(error, 'reason', error)}"
+
+
+def read_ready(node):
+    """What the daemon says of itself: `ok`, its problems, or that it does not answer."""
+    try:
+        address = json.loads(node.read(BRIDGE_CONFIG) or "{}").get("monitor", BRIDGE_MONITOR)
+    except ValueError:
+        address = BRIDGE_MONITOR
+    if not address:
+        return None
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=ANSWER_S) as answer:
+            return answer.read().decode(errors="replace").strip()
+    except urllib.error.HTTPError as error:
+        return error.read().decode(errors="replace").strip() or str(error.code)
+    except (OSError, ValueError) as error:
+        return f"no answer: {getattr(error, 'reason', error)}"

@@ -159,7 +159,12 @@ def try_controller(trial, timeout):
     # -s would change to the state folder; without it a core file would land there too.
     argv = ["unshare", "--net", "slurmctld", "-D", "-c", "-f", str(trial / "slurm.conf")]
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # Plugins look for their own files beside the one that this names.
+        env={**os.environ, "SLURM_CONF": str(trial / "slurm.conf")},
     )
     lines = []
     try:
@@ -322,6 +327,9 @@ def main():
         for name in replaced:
             write(target / name, given["files"][name])
         for name in stray:
+            # The daemons were told to do without it; a file that someone else changed stays.
+            if (folder / name).is_file() and (folder / name).read_text() == now[name]:
+                (folder / name).unlink()
             (target / name).unlink()
     diff = (
         [

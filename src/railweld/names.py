@@ -61,6 +61,17 @@ CONDITION_CLOCK: Final = "ClockSynchronised"
 BRIDGE_CLIENT: Final = "/usr/libexec/railweld/exec"
 BRIDGE_CONFIG: Final = "/etc/railweld/bridge.json"
 BRIDGE_SOCKET: Final = "/run/railweld/bridge.sock"
+#: Slurm's Epilog and EpilogSlurmctld of sites with a bridge.
+BRIDGE_EPILOG: Final = "/usr/libexec/railweld/epilog"
+#: The daemon's way into the cluster; its token is in a file of its own, which the daemon renews.
+BRIDGE_KUBECONFIG: Final = "/etc/railweld/bridge.kubeconfig"
+BRIDGE_TOKEN: Final = "/var/lib/railweld/bridge/token"  # noqa: S105 - a path, not a token
+#: Folder of the daemon's program, which bears its digest in its name.
+BRIDGE_PROGRAMS: Final = "/usr/lib/railweld"
+BRIDGE_UNIT: Final = "bridged.service"
+#: Where agents in pods connect, and where health and metrics are asked for.
+BRIDGE_PORT: Final = 6830
+BRIDGE_MONITOR: Final = "127.0.0.1:6831"
 #: Beginning of every reason that the bridge gives a Slurm node; others are an admin's.
 BRIDGE_REASON: Final = "railweld: "
 #: In a job's pod: the agent with its shims, and what is the job's own.
@@ -84,6 +95,11 @@ SERVICE_ACCOUNT_BRIDGE: Final = "bridged"
 
 #: In the site's state folder, mode 0600, written by deploy-cluster.yml.
 KUBECONFIG: Final = "kubeconfig"
+
+
+def pod_template(partition: str) -> str:
+    """Name of the PodTemplate of a partition's jobs, as Kubernetes takes names."""
+    return partition.lower().replace("_", "-")
 
 
 def kube_context(site: str) -> str:

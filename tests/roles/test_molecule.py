@@ -25,6 +25,7 @@ ORDER = ("preflight", *BASE_ORDER, "reboot", "maintenance", "verify_base")
 ELSEWHERE = {
     "observe": "loads facts; every other role's scenario runs it",
     "observe_cluster": "loads facts; the cluster suite runs it",
+    "bridge": "needs Slurm and a cluster: tests/integration/bridge",
     "cni": "needs a cluster: tests/integration/cluster",
     "containerd": "needs a cluster: tests/integration/cluster",
     "kubernetes": "needs a cluster: tests/integration/cluster",

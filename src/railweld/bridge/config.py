@@ -50,10 +50,10 @@ class Config:
     kubeconfig: Path
     context: str = ""
     namespace: str = names.NAMESPACE_JOBS
-    listen: str = "0.0.0.0:6830"
+    listen: str = f"0.0.0.0:{names.BRIDGE_PORT}"
     advertise: str
     socket: Path = Path(names.BRIDGE_SOCKET)
-    monitor: str = "127.0.0.1:6831"
+    monitor: str = names.BRIDGE_MONITOR
     nodes: Mapping[str, str] = field(default_factory=dict)
     registries: tuple[str, ...] = ()
     host_network: bool = True

@@ -34,6 +34,7 @@ from railweld.bridge.run import Run, RunError, Settings
 from railweld.bridge.server import Attach, Frames, Refused, Server, number
 from railweld.bridge.session import Session
 from railweld.bridge.slurm import Slurm, SlurmJob, SlurmNode, SlurmUnknownError
+from railweld.bridge.token import Renewal
 from railweld.errors import RailweldError
 from railweld.stack.bridge import PIN_POLICY
 from railweld.stack.objects import Manifest
@@ -87,6 +88,8 @@ class Bridge:
         self.mirror.on_nodes = self._nodes_changed.set
         #: Updates of Slurm nodes, for the metrics.
         self.node_updates = 0
+        #: None for credentials that are not a token in a file.
+        self.renewal = Renewal(kube, kube.token_file) if kube.token_file else None
         self.hub_port = 0
         self.finished: dict[str, int] = {}
         self.started_at = time.time()
@@ -103,6 +106,8 @@ class Bridge:
             group.create_task(self._tick())
             group.create_task(self._comment())
             group.create_task(self._sync_nodes())
+            if self.renewal is not None:
+                group.create_task(self.renewal.run())
             await self.server.start(self.config.socket)
             if self.config.monitor_at is not None:
                 group.create_task(monitor.serve(self, *self.config.monitor_at))
@@ -228,6 +233,8 @@ class Bridge:
             yield "slurmctld does not answer"
         if not self.mirror.live:
             yield "the Kubernetes API does not answer"
+        if self.renewal is not None and (problem := self.renewal.problem()):
+            yield problem
 
     # -- attaching ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,28 @@ def render(
     text, count = _BLOCK.subn(lambda _: body, SOURCE.read_text(encoding="utf-8"))
     assert count == 1, SOURCE  # noqa: S101 - a broken file is a broken package
     return text
+
+
+def partitions(text: str) -> frozenset[str]:
+    """Whose jobs a plugin that `render` made sends to Kubernetes; nobody's for another text."""
+    match = re.search(r"^  partitions = \{(.*)\},$", text, re.MULTILINE)
+    return frozenset(re.findall(r'"((?:[^"\\]|\\.)*)"', match[1])) if match else frozenset()
+
+
+def epilog(partitions: Sequence[str], *, client: str = names.BRIDGE_CLIENT) -> str:
+    """Slurm's Epilog and EpilogSlurmctld: holds a node until no pod of the job is left on it.
+
+    Jobs of other partitions do not wait for a daemon that has nothing to do with them. A Slurm that
+    does not say which partition it was is asked about nothing: the daemon knows its jobs.
+    """
+    patterns = "|".join(shlex.quote(each) for each in ("", *partitions))
+    return (
+        "#!/bin/sh\n"
+        "# Managed by railweld, role bridge. Change the site description, not this file.\n"
+        'case "${SLURM_JOB_PARTITION-}" in\n'
+        f"{patterns}) exec {shlex.quote(client)} --epilog ;;\n"
+        "esac\n"
+    )
 
 
 def quoted(text: str) -> str:

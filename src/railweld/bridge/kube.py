@@ -80,7 +80,6 @@ class Kube:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._target.tls or False)
             self._session = aiohttp.ClientSession(
                 connector=connector,
-                headers={"Accept": "application/json", **self._target.headers},
                 auto_decompress=True,
             )
         return self._session
@@ -90,6 +89,21 @@ class Kube:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+    def _headers(self, data: bytes | None = None, content: str = "") -> dict[str, str]:
+        assert self._target is not None  # noqa: S101 - set by _open
+        found = {"Accept": "application/json", **self._target.headers}
+        return found if data is None else {**found, "Content-Type": content}
+
+    @property
+    def token_file(self) -> Path | None:
+        """Where the token stands that the next request shows."""
+        self._open()
+        return self._target.token_file if self._target else None
+
+    def renewed(self) -> None:
+        """Another token is in its file: show that from now on. Requests under way go on."""
+        self._target = read_kubeconfig(self._kubeconfig, self._context or None)
 
     def _url(self, path: str, query: Mapping[str, Any] | None) -> str:
         assert self._target is not None  # noqa: S101 - set by _open
@@ -142,7 +156,7 @@ class Kube:
                 method,
                 self._url(path, query),
                 data=data,
-                headers={"Content-Type": content} if data is not None else None,
+                headers=self._headers(data, content),
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             ) as response:
                 return response.status, response.headers, await response.read()
@@ -197,6 +211,7 @@ class Kube:
             session = self._open()
             async with session.get(
                 self._url(path, query),
+                headers=self._headers(),
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS
                 ),

@@ -76,6 +76,10 @@ def _metrics(bridge: Bridge) -> Iterator[str]:
         "Requests that were refused.",
         {(("by", "client"),): bridge.server.refused, (("by", "agent"),): bridge.hub.refused},
     )
+    seconds = bridge.renewal.seconds_left() if bridge.renewal else None
+    if seconds is not None:
+        text = "Until the token of the Kubernetes API ends."
+        yield from _family("railweld_bridge_token_seconds", "gauge", text, {(): seconds})
     for name, text, value in (
         ("agents", "Pods whose agent is connected.", bridge.hub.connected),
         ("slurm_looks_total", "Answers of slurmctld.", bridge.slurm.looks),

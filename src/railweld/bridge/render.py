@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import resources
 from typing import Any, Final
 
 from railweld import names
@@ -28,7 +28,8 @@ DEADLINE_SLACK: Final = 300
 GRACE_SLACK: Final = 10
 SECRET_LIMIT: Final = 1_000_000
 
-_POD: Final = Path(__file__).parent / "pod"
+#: Read as data, which works from an archive too.
+_POD: Final = resources.files("railweld.bridge.pod")
 _VOLUME_AGENT: Final = "railweld-agent"
 _VOLUME_JOB: Final = "railweld-job"
 

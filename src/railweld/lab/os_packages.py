@@ -58,6 +58,7 @@ MIRROR: dict[str, tuple[str, ...]] = {
         "slurmd",
         "slurmdbd",
     ),
+    "bridge": ("python3-aiohttp", "python3-yaml"),
     "tools": (
         "ca-certificates",
         "curl",

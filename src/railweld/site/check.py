@@ -752,9 +752,16 @@ def _slurm(description: Description) -> None:
 
 
 def _derived_parameters(description: Description, parameters: Mapping[str, str]) -> None:
-    from railweld.slurm.conf import DERIVED  # noqa: PLC0415 - it needs the model of this package
+    from railweld.slurm.conf import (  # noqa: PLC0415 - it needs the model of this package
+        DERIVED,
+        OF_BRIDGE,
+    )
 
-    derived = {key.lower(): (key, where) for key, where in DERIVED.items()}
+    partitions = (
+        description.site.get("partitions") or SiteVariables.model_fields["partitions"].default
+    )
+    free = OF_BRIDGE if not any(each.bridge for each in partitions) else frozenset()
+    derived = {key.lower(): (key, where) for key, where in DERIVED.items() if key not in free}
     for key in parameters:
         if key.lower() in derived:
             known, where = derived[key.lower()]

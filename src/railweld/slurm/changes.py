@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import yaml
 
+from railweld.bridge import hook
+from railweld.slurm.conf import HOOK
 from railweld.slurm.hostlist import unfold
 
 _LINES: Final = ("NodeName", "PartitionName")
@@ -103,11 +105,24 @@ def effect(before: Mapping[str, str], after: Mapping[str, str]) -> Effect:
         if before.get(name) != after.get(name):
             found.all_nodes = found.reconfigure = True
             found.reasons.append(f"{name}: {why}")
+    _bridge(found, before.get(HOOK, ""), after.get(HOOK, ""))
     for name in sorted({*before, *after} - {"slurm.conf", "gres.conf", "cgroup.conf"}):
         if before.get(name) != after.get(name):
             found.reconfigure = True
             found.reasons.append(f"{name}: read again by slurmctld")
     return found
+
+
+def _bridge(found: Effect, before: str, after: str) -> None:
+    """A job that was submitted before its partition became the bridge's, or after, cannot run."""
+    old, new = hook.partitions(before), hook.partitions(after)
+    for name in sorted({*old, *new}):
+        if (name in old) == (name in new):
+            continue
+        words = ("joins the bridge", "they were submitted as plain ones")
+        if name in old:
+            words = ("leaves the bridge", "their scripts begin with the bridge's client")
+        found.blocked.append(Blocked(f"partition {name} {words[0]}", words[1], partition=name))
 
 
 def _slurm_conf(found: Effect, before: str, after: str) -> None:

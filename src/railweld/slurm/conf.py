@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from railweld.bridge import hook
+from railweld.names import BRIDGE_EPILOG
 from railweld.slurm.hostlist import fold, fold_numbers
 from railweld.slurm.model import CONTROLLER_PORT, DATABASE_PORT, GRES, NODE_PORT
 
@@ -14,6 +16,8 @@ LOGS: Final = "/var/log/slurm"
 SPOOL: Final = "/var/spool/slurmd"
 #: What stands for a virtual node's GPUs: Slurm drops GPUs without a file that exists.
 GPU_FILES: Final = "/var/lib/railweld/slurm/gpu"
+#: The bridge's plugin: jobs of its partitions begin with its client.
+HOOK: Final = "job_submit.lua"
 DATABASE: Final = "slurm_acct_db"
 USER: Final = "slurm"
 
@@ -27,8 +31,11 @@ DERIVED: Final[Mapping[str, str]] = {
     "AuthType": "nowhere: every host has munge",
     "ClusterName": "railweld_site",
     "CredType": "nowhere: every host has munge",
+    "Epilog": "railweld_partitions (bridge)",
+    "EpilogSlurmctld": "railweld_partitions (bridge)",
     "GresTypes": "railweld_gpu_count",
     "JobFileAppend": "nowhere: a requeued job must not cut its output",
+    "JobSubmitPlugins": "railweld_partitions (bridge)",
     "NodeName": "the inventory",
     "PartitionName": "railweld_partitions",
     "PropagateResourceLimitsExcept": "nowhere: a login shell's memlock would reach RDMA jobs",
@@ -42,6 +49,9 @@ DERIVED: Final[Mapping[str, str]] = {
     "SlurmUser": "nowhere: Debian's packages make it",
     "StateSaveLocation": "nowhere: the role backs it up",
 }
+
+#: Of these, what a site without a bridge may set itself.
+OF_BRIDGE: Final = frozenset({"Epilog", "EpilogSlurmctld", "JobSubmitPlugins"})
 
 
 def slurm_conf(slurm: Mapping[str, Any]) -> str:
@@ -90,6 +100,11 @@ def parameters(slurm: Mapping[str, Any]) -> dict[str, str]:
         values["SlurmdParameters"] = "config_overrides"
     if real and slurm["config"] == "configless":
         values["SlurmctldParameters"] = "enable_configless"
+    if slurm["bridge"]:
+        values["JobSubmitPlugins"] = "lua"
+        # A node whose jobs are plain has no such file, and Slurm runs none there.
+        values["Epilog"] = BRIDGE_EPILOG
+        values["EpilogSlurmctld"] = BRIDGE_EPILOG
     if slurm["accounting"]:
         values["AccountingStorageType"] = "accounting_storage/slurmdbd"
         values["AccountingStorageHost"] = slurm["head"]
@@ -186,6 +201,9 @@ def files(slurm: Mapping[str, Any]) -> dict[str, str]:
     found = {"slurm.conf": slurm_conf(slurm), "gres.conf": gres_conf(slurm)}
     if uses_cgroup(slurm):
         found["cgroup.conf"] = cgroup_conf()
+    if slurm["bridge"]:
+        partitions = list(slurm["bridge"]["config"]["partitions"])
+        found[HOOK] = hook.render(partitions, slurm["bridge"]["paths"])
     return found
 
 

@@ -16,6 +16,8 @@ from railweld import names
 from railweld.errors import RailweldError
 from railweld.site.model import Host, Site
 from railweld.site.variables import Partition
+from railweld.stack.bridge import PIN_SINCE
+from railweld.versions.rules import version_key
 
 CONTROLLER_PORT: Final = 6817
 NODE_PORT: Final = 6818
@@ -55,6 +57,11 @@ def placement(site: Site, host: Host) -> str:
         return host.slurmd
     of_host = [partition for partition in site.partitions if host.name in partition.hosts]
     return "virtual" if all(partition.bridge for partition in of_host) else "real"
+
+
+def bridged(site: Site) -> tuple[Partition, ...]:
+    """Partitions whose jobs are pods."""
+    return tuple(each for each in site.partitions if each.bridge and each.hosts)
 
 
 def munge_key(site: Site) -> bytes | None:
@@ -117,6 +124,12 @@ def problems(site: Site) -> list[str]:
                 "group_vars/gpu_nodes.yml"
             )
     found += _packages_missing(site)
+    found += [
+        f"partition {partition.name}: found no GPUs on its nodes, expected some: the stack makes "
+        "pods of GPU nodes only. Fix: railweld_gpu_count, or bridge: false in railweld_partitions"
+        for partition in bridged(site)
+        if not any(site.hosts[name].gpu for name in partition.hosts)
+    ]
     return found
 
 
@@ -188,6 +201,7 @@ def fact(site: Site) -> dict[str, Any]:
         "munge_key_id": key_id(key) if key else "",
         "nodes": nodes,
         "partitions": [_partition(partition) for partition in site.partitions if partition.hosts],
+        "bridge": _bridge(site, head),
         "hosts": {name: _host(site, site.hosts[name], nodes) for name in participants(site)},
     }
 
@@ -205,6 +219,47 @@ def view(slurm: Mapping[str, Any], host: str) -> dict[str, Any]:
             "one of them. Fix: take the host out of this play, or see railweld_slurmd"
         )
     return {**{key: value for key, value in slurm.items() if key != "hosts"}, "host": hosts[host]}
+
+
+def _bridge(site: Site, head: str) -> dict[str, Any] | None:
+    """What follows from the description for the bridge; None where no partition needs one.
+
+    `config` has entries of bridge.json, as railweld.bridge.config describes them.
+    """
+    partitions = bridged(site)
+    if not partitions:
+        return None
+    counts = {
+        partition.name: {
+            gpu.count for name in partition.hosts if (gpu := site.hosts[name].gpu) is not None
+        }
+        for partition in partitions
+    }
+    # A counter of pods, of which each job's pod takes one (see the stack).
+    rdma = {site.rdma_resource: 1} if any(host.hcas for host in site.hosts.values()) else {}
+    return {
+        "context": names.kube_context(site.name),
+        # Where nodes and head have the same folders, under the same path.
+        "paths": sorted(volume.mount for volume in site.job_volumes),
+        "config": {
+            "cluster": site.name,
+            "partitions": {each.name: names.pod_template(each.name) for each in partitions},
+            "kubeconfig": names.BRIDGE_KUBECONFIG,
+            "advertise": f"{site.hosts[head].address}:{names.BRIDGE_PORT}",
+            "devices": {
+                name: {names.RESOURCE_GPU: min(found), **rdma} for name, found in counts.items()
+            },
+            "registries": list(site.job_registries),
+            "host_network": site.network_mode == "host",
+            "placement": "admission" if pins_at_admission(site) else "patch",
+        },
+    }
+
+
+def pins_at_admission(site: Site) -> bool:
+    """Whether the API server itself puts pod i onto node i (see railweld.stack.bridge)."""
+    version = version_key(site.versions.component("kubernetes").version) or ()
+    return tuple(version[:2]) >= PIN_SINCE
 
 
 def _node(site: Site, host: Host, head: str, place: str, port: int | None) -> dict[str, Any]:

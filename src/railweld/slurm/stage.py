@@ -7,28 +7,52 @@ from pathlib import Path
 from typing import Any, Final
 
 from railweld.base.convergence import RoleState, inputs_digest, knobs, role_state
+from railweld.bridge import bundle
 from railweld.verify.context import Context
 
 ROLE: Final = "slurm"
+#: The bridge's client, daemon and credentials, on the Slurm head.
+BRIDGE: Final = "bridge"
 
 
-def inputs(roles_folder: Path, slurm: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """Digest of all that decides what the role does on a host.
+def roles(slurm: Mapping[str, Any], *, has_bridge: bool) -> tuple[str, ...]:
+    """Roles of a host; the bridge's also where it is described no more and still there.
 
-    A node that takes its configuration from slurmctld does not depend on the other nodes.
+    Args:
+        slurm: the host's view.
+        has_bridge: whether something of the bridge was seen on the host.
+    """
+    is_head = "controller" in slurm["host"]["parts"]
+    return (ROLE, BRIDGE) if is_head and (slurm["bridge"] or has_bridge) else (ROLE,)
+
+
+def inputs(
+    roles_folder: Path, slurm: Mapping[str, Any], variables: Mapping[str, Any]
+) -> dict[str, str]:
+    """Digest of all that decides what each role does on a host.
+
+    A node that takes its configuration from slurmctld depends neither on the other nodes nor on the
+    bridge.
 
     Args:
         roles_folder: where the roles are.
         slurm: the host's view.
         variables: the host's variables without those of a role.
     """
-    folder = roles_folder / ROLE
     site = {key: value for key, value in slurm.items() if key != "host"}
     if not needs_files(slurm):
         site["nodes"] = {name: slurm["nodes"][name] for name in slurm["host"]["daemons"]}
-        site["partitions"] = []
-    given = {name: variables[name] for name in knobs(folder) if name in variables}
-    return inputs_digest(folder, site, slurm["host"], given)
+        site["partitions"], site["bridge"] = [], None
+    of_bridge = {"bridge": slurm["bridge"], "program": bundle.build().digest}
+    return {
+        role: inputs_digest(
+            roles_folder / role,
+            part,
+            slurm["host"],
+            {name: variables[name] for name in knobs(roles_folder / role) if name in variables},
+        )
+        for role, part in ((ROLE, site), (BRIDGE, of_bridge))
+    }
 
 
 def needs_files(slurm: Mapping[str, Any]) -> bool:
@@ -36,6 +60,7 @@ def needs_files(slurm: Mapping[str, Any]) -> bool:
     return "controller" in slurm["host"]["parts"] or slurm["config"] == "files"
 
 
-def plan(ctx: Context, digest: str) -> RoleState:
-    """Judge the role on one host."""
-    return role_state(ctx, ROLE, digest)
+def plan(ctx: Context, inputs: Mapping[str, str]) -> list[RoleState]:
+    """Judge each role of a host, in their order."""
+    has_bridge = bool(ctx.seen("slurm.bridge.present"))
+    return [role_state(ctx, role, inputs[role]) for role in roles(ctx.slurm, has_bridge=has_bridge)]

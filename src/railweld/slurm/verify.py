@@ -8,7 +8,7 @@ from railweld.errors import RailweldError
 from railweld.nodes import ask
 from railweld.record import Check, Status
 from railweld.slurm import model
-from railweld.slurm.stage import ROLE
+from railweld.slurm.stage import ROLE, roles
 from railweld.verify import registry
 from railweld.verify.context import Context
 from railweld.verify.stages import Request, Verified
@@ -59,7 +59,8 @@ def verify_site(request: Request) -> Verified:
             node=node,
             slurm=model.view(slurm, name),
         )
-        checks += registry.evaluate(ctx, [ROLE])
+        has_bridge = bool(ctx.seen("slurm.bridge.present"))
+        checks += registry.evaluate(ctx, roles(ctx.slurm, has_bridge=has_bridge))
     return Verified(checks)
 
 

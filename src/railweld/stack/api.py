@@ -49,6 +49,8 @@ class Target:
     server: str
     tls: ssl.SSLContext | None
     headers: Mapping[str, str]
+    #: Where the token stands, if it is in a file of its own.
+    token_file: Path | None = None
 
     @property
     def words(self) -> str:
@@ -91,7 +93,8 @@ def read_kubeconfig(path: Path, context: str | None = None) -> Target:
             f"kubeconfig {path}, context {wanted}: found certificates that cannot be used "
             f"({error}), expected a readable CA, certificate and key"
         ) from error
-    return Target(path, str(wanted), server, tls, _headers(path.parent, user))
+    token_file = path.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
+    return Target(path, str(wanted), server, tls, _headers(path.parent, user), token_file)
 
 
 def _entry(data: Mapping[str, Any], section: str, part: str, name: Any) -> Mapping[str, Any]:

@@ -153,6 +153,20 @@ def _rights(args: BridgeArgs) -> list[Manifest]:
             ],
         ),
         *_role(
+            "bridge-token",
+            args.system,
+            account,
+            [
+                # The daemon renews its own token, so that no long-lived one has to exist.
+                {
+                    "apiGroups": [""],
+                    "resources": ["serviceaccounts/token"],
+                    "resourceNames": [names.SERVICE_ACCOUNT_BRIDGE],
+                    "verbs": ["create"],
+                },
+            ],
+        ),
+        *_role(
             "users",
             args.jobs,
             users,

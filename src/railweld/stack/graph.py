@@ -254,7 +254,7 @@ def _templates(site: Site, profiles: nccl_profile.NcclProfileArgs) -> tuple[brid
         has_cache, cache, scratch = min(caches)
         templates.append(
             bridge.Template(
-                name=partition.name.lower().replace("_", "-"),
+                name=names.pod_template(partition.name),
                 partition=partition.name,
                 gpus=min(counts),
                 nccl=nccl_profile.config_map_name(profiles, partition.name),

@@ -51,8 +51,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
 class ControlPlane:
     """etcd, API server, controllers and scheduler; nodes only if kwok makes them."""
 
-    def __init__(self, folder: Path, site: str = "lab") -> None:
+    def __init__(self, folder: Path, site: str = "lab", address: str = "127.0.0.1") -> None:
         self.folder = folder
+        self.address = address
         self.site = site
         self.port = free_port()
         self.kubeconfig = folder / "kubeconfig"
@@ -113,7 +114,7 @@ class ControlPlane:
             "apiserver",
             program("kubernetes", "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{self._etcd[0]}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self.address}",
             f"--secure-port={self.port}",
             f"--client-ca-file={self.folder / 'ca.crt'}",
             f"--tls-cert-file={certificate}",
@@ -286,7 +287,8 @@ class ControlPlane:
         _openssl("req", "-x509", *_new("ca", folder), "-days", "2", "-subj", "/CN=ca",
                  "-out", str(folder / "ca.crt"))  # fmt: skip
         _openssl("genrsa", "-out", str(folder / "sa.key"), "2048")
-        (folder / "api.ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        names = f"subjectAltName=IP:127.0.0.1,IP:{self.address},DNS:localhost\n"
+        (folder / "api.ext").write_text(names)
         (folder / "admin.ext").write_text("extendedKeyUsage=clientAuth\n")
         for name, subject in (("api", "/CN=apiserver"), ("admin", "/O=system:masters/CN=admin")):
             _openssl("req", *_new(name, folder), "-subj", subject,
@@ -320,7 +322,7 @@ class ControlPlane:
                 {
                     "name": self.site,
                     "cluster": {
-                        "server": f"https://127.0.0.1:{self.port}",
+                        "server": f"https://{self.address}:{self.port}",
                         "certificate-authority-data": data("ca.crt"),
                     },
                 }
@@ -367,9 +369,9 @@ def _descendants(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, site: str = "lab") -> Iterator[ControlPlane]:
+def running(folder: Path, site: str = "lab", address: str = "127.0.0.1") -> Iterator[ControlPlane]:
     """A control plane for the length of a `with`."""
-    plane = ControlPlane(folder, site)
+    plane = ControlPlane(folder, site, address)
     try:
         plane.start()
         yield plane

@@ -138,7 +138,7 @@ def test_a_configless_node_does_not_depend_on_other_nodes(site: SiteMaker) -> No
     def digest(host: str, **more: object) -> str:
         nodes = int(str(more.pop("nodes", 3)))
         slurm = model.fact(site(nodes=nodes, everywhere={**PLAIN, **more}))
-        return stage.inputs(ROLES, model.view(slurm, host), {})
+        return stage.inputs(ROLES, model.view(slurm, host), {})["slurm"]
 
     assert digest("gpu1") == digest("gpu1", nodes=4)
     assert digest("head1") != digest("head1", nodes=4)
