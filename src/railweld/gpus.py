@@ -32,6 +32,11 @@ _NVLINK: Final = {
     "B200": NvLink(18, 50),
     "B300": NvLink(18, 50),
 }
+#: Compute capability without its dot, by the word of the model: what a program is compiled for.
+_ARCHITECTURE: Final = {
+    "V100": "70", "A100": "80", "A800": "80", "A30": "80", "A40": "86", "L40": "89",
+    "H100": "90", "H200": "90", "H800": "90", "H20": "90", "B200": "100", "B300": "103",
+}  # fmt: skip
 _WITHOUT: Final = re.compile(r"PCIE|NVL\b", re.IGNORECASE)
 
 #: Xid events that a faulty program causes; all others point at the GPU, its memory or its links.
@@ -43,5 +48,13 @@ def nvlink(model: str) -> NvLink | None:
     """NVLink of a model such as `A100-SXM4-80GB`; None for one without or an unknown one."""
     if _WITHOUT.search(model):
         return None
-    words = re.findall(r"[A-Z]+[0-9]+", model.upper())
-    return next((_NVLINK[word] for word in words if word in _NVLINK), None)
+    return next((_NVLINK[word] for word in _words(model) if word in _NVLINK), None)
+
+
+def architecture(model: str) -> str | None:
+    """Compute capability of a model without its dot (`80`); None for an unknown one."""
+    return next((_ARCHITECTURE[word] for word in _words(model) if word in _ARCHITECTURE), None)
+
+
+def _words(model: str) -> list[str]:
+    return re.findall(r"[A-Z]+[0-9]+", model.upper())

@@ -28,6 +28,9 @@ SITE_VARIABLE_PREFIX: Final = "railweld_"
 #: On a node: what the roles leave for the probe to read.
 NODE_STATE_DIR: Final = "/var/lib/railweld"
 NODE_CONFIG_DIR: Final = "/etc/railweld"
+#: nccl-tests on a node, and what they were built from.
+NCCL_TESTS: Final = "/opt/railweld/nccl-tests"
+NCCL_TESTS_STAMP: Final = f"{NCCL_TESTS}/built.json"
 
 # -- Kubernetes: names that roles, stack, bridge and verification share ---------------------
 

@@ -14,7 +14,7 @@ from railweld.bench.judge import Run
 from railweld.bench.limits import Limit, nvlink_limit, rail_limit
 from railweld.bench.results import parse
 from railweld.errors import RailweldError
-from railweld.names import GROUP_SLURM_HEAD
+from railweld.names import GROUP_SLURM_HEAD, NCCL_TESTS
 from railweld.nodes import Answer
 from railweld.site.model import Site
 
@@ -23,10 +23,10 @@ Launcher = Literal["mpirun", "slurm"]
 Start = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, Answer]]
 
 #: Where the role nccl_tests puts the programs.
-PROGRAMS: Final = "/opt/railweld/nccl-tests/bin"
-_TEST: Final = "all_reduce_perf"
+PROGRAMS: Final = f"{NCCL_TESTS}/bin"
+TEST: Final = "all_reduce_perf"
 #: Built with MPI=1 and this suffix, as the project's README names it.
-_MPI_TEST: Final = "all_reduce_perf_mpi"
+MPI_TEST: Final = "all_reduce_perf_mpi"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def plan_single(site: Site, node: str, options: Options) -> Planned:
     argv = [
         *_bounded(options),
         *_environment(site, [node]),
-        f"{options.programs}/{_TEST}",
+        f"{options.programs}/{TEST}",
         *("-b", "8", "-e", options.max_bytes, "-f", "2", "-g", str(count)),
         *("-n", str(options.iterations), "-w", "5", "-c", "1"),
     ]
@@ -96,7 +96,7 @@ def plan_nodes(
     per_node = next(iter(counts.values()))
     first = options.max_bytes if largest_only else "8"
     program = [
-        f"{options.programs}/{_MPI_TEST}",
+        f"{options.programs}/{MPI_TEST}",
         *("-b", first, "-e", options.max_bytes, "-f", "2", "-g", "1"),
         *("-n", str(options.iterations), "-w", "5", "-c", "1"),
     ]

@@ -6,12 +6,14 @@ Host key checking stays on in the lab.
 from __future__ import annotations
 
 import base64
+import hashlib
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 from railweld.files import write_atomically
 from railweld.lab.process import run
+from railweld.lab.vendor import mpi
 from railweld.state import site_state_dir
 
 FINGERPRINT_FILE = "mirror.fingerprint"
@@ -53,6 +55,13 @@ def munge_key(site: str) -> Path:
     if not path.exists():
         write_atomically(path, base64.b64encode(secrets.token_bytes(128)).decode() + "\n")
     return path
+
+
+def write_nccl_tests(site: str) -> None:
+    """Put the stand-in for nccl-tests' source, and its checksum, where the inventory names them."""
+    folder, content = lab_state_dir(site), mpi.source()
+    (folder / "nccl-tests.tar.gz").write_bytes(content)
+    write_atomically(folder / "nccl-tests.sha256", f"{hashlib.sha256(content).hexdigest()}\n")
 
 
 def known_hosts(site: str) -> Path:

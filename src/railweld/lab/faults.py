@@ -158,6 +158,44 @@ def _gpus_healthy(_lab: Lab, node: Node) -> None:
     _change_device_plugin(node, lambda told: told.update(unhealthy={}))
 
 
+SLOW_LINKS = "/var/lib/railweld-lab/slow-links.json"
+
+
+def _slow_links(lab: Lab) -> dict[str, float]:
+    """Planted slow links; every GPU node knows them all, so any of them can tell."""
+    done = lab.node(next(iter(lab.plan.fabric))).exec(["cat", SLOW_LINKS], check=False)
+    found: dict[str, float] = json.loads(done.stdout) if done.ok and done.stdout.strip() else {}
+    return found
+
+
+def _write_slow_links(lab: Lab, links: Mapping[str, float]) -> None:
+    for name in lab.plan.fabric:
+        lab.node(name).exec(
+            ["dd", f"of={SLOW_LINKS}", "status=none"], stdin=json.dumps(links).encode()
+        )
+
+
+def _link_slow(lab: Lab, node: Node, settings: Mapping[str, str]) -> None:
+    others = [name for name in lab.plan.fabric if name != node.name]
+    chosen = [settings["peer"]] if settings["peer"] else others
+    unknown = sorted({node.name, *chosen} - set(lab.plan.fabric))
+    if unknown or node.name in chosen:
+        raise LabError(
+            f"slow-link: found {node.name} and {', '.join(chosen)}, expected two of the nodes with "
+            f"GPUs: {', '.join(lab.plan.fabric)}"
+        )
+    share = float(settings["share"])
+    planted = {" ".join(sorted([node.name, peer])): share for peer in chosen}
+    _write_slow_links(lab, {**_slow_links(lab), **planted})
+
+
+def _links_fast(lab: Lab, node: Node) -> None:
+    kept = {
+        pair: share for pair, share in _slow_links(lab).items() if node.name not in pair.split()
+    }
+    _write_slow_links(lab, kept)
+
+
 NODE_PROGRAM = "/usr/lib/railweld-lab/fault"
 
 FAULTS: dict[str, Fault] = {
@@ -211,6 +249,12 @@ FAULTS: dict[str, Fault] = {
         {"state": "on", "enrolled": ""},
     ),
     "slow-build": Fault("building a kernel module takes so many seconds", {"seconds": "30"}),
+    "slow-link": Fault(
+        "nccl-tests between the node and a peer reach a share of their rate; no peer: all",
+        {"peer": "", "share": "0.4"},
+        _link_slow,
+        _links_fast,
+    ),
     "slow-unpack": Fault(
         "unpacking a package takes so many seconds",
         {"package": "nvidia-utils-*", "seconds": "30"},

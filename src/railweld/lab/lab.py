@@ -176,6 +176,7 @@ class Lab:
             # folder, an old node could not be reached, or would serve what is no more.
             public_key = access.ssh_key(self.plan.site).with_suffix(".pub").read_text()
             access.munge_key(self.plan.site)
+            access.write_nccl_tests(self.plan.site)
             inputs = (image, public_key, str(mirror.lab_mirror_dir(self.plan.site)))
             wanted = {node.name: node.digest(*inputs) for node in self.plan.nodes}
             self._sweep(wanted)
@@ -364,6 +365,7 @@ class Lab:
             "/etc/railweld-lab": (f"{self.plan.site} {node.name} {profile['profile']}\n", 0o644),
             "/etc/default/grub": (self._boot_settings(node), 0o644),
             "/var/lib/railweld-lab/profile.json": (json.dumps(profile, indent=1) + "\n", 0o644),
+            "/var/lib/railweld-lab/fabric.json": (json.dumps(self.plan.fabric) + "\n", 0o644),
         }
         return tar_of(files)
 

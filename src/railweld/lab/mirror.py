@@ -19,6 +19,7 @@ from railweld.lab import kernel, os_packages
 from railweld.lab.access import FINGERPRINT_FILE, lab_state_dir
 from railweld.lab.debs import (
     SigningKey,
+    build_deb,
     hide_packages,
     index_repository,
     signing_key,
@@ -26,6 +27,7 @@ from railweld.lab.debs import (
 )
 from railweld.lab.image import Base, cache_lock, debian_mirror, digest
 from railweld.lab.process import LabError, Report, remove_tree, run
+from railweld.lab.vendor import mpi
 from railweld.state import cache_dir
 
 KEY_FILE = "railweld-lab.asc"
@@ -112,9 +114,11 @@ def _os_repository(base: Base, key: SigningKey, report: Report) -> str:
         report(f"mirror: downloading {len(together)} Debian packages and what they depend on")
         download_debian(transactions, base, folder)
         kernel.build_for_mirror(folder)
+        for deb in mpi.packages():
+            build_deb(deb, folder)
         index_repository(folder, key, label="os")
 
-    return built("os", key, json.dumps([2, base.digest, transactions]), build)
+    return built("os", key, json.dumps([2, base.digest, transactions, mpi.recipe()]), build)
 
 
 def download_debian(transactions: Sequence[Sequence[str]], base: Base, folder: Path) -> None:

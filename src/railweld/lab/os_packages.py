@@ -49,6 +49,7 @@ MIRROR: dict[str, tuple[str, ...]] = {
     "cache": ("mdadm", "nvme-cli", "parted", "xfsprogs", "e2fsprogs", "gdisk"),
     "driver": ("initramfs-tools", "mokutil", "pciutils", "kmod"),
     "boot": ("grub2-common",),
+    "build": ("make",),
     "cluster": ("conntrack", "containerd", "ethtool", "iptables", "runc", "socat"),
     "slurm": (
         "mariadb-server",

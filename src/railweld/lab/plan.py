@@ -70,6 +70,18 @@ class LabPlan:
         """The node that serves the apt mirror."""
         return next(node for node in self.nodes if node.is_mirror)
 
+    @property
+    def fabric(self) -> dict[str, dict[str, Any]]:
+        """What the nodes' stand-in for nccl-tests has to know of each other: nodes with GPUs."""
+        return {
+            node.name: {
+                "address": node.address,
+                "rails_gbps": sum(hca["rate_gbps"] for hca in node.hardware["hcas"]),
+            }
+            for node in self.nodes
+            if node.hardware["gpus"]
+        }
+
     def container(self, node: str) -> str:
         """Container name of a node."""
         return f"railweld-{self.site}-{node}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from railweld.bench.judge import Run
 from railweld.bench.limits import Limit
 from railweld.bench.results import Result, parse
 
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "nccl_tests"
+#: A real run between two H200.
+PRINTED = (FIXTURES / "h200x2-2.19.6.txt").read_text()
 LIMIT = Limit(50.0, "4 rails of a", 0.8)
 
 

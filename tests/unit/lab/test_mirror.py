@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from railweld.files import write_atomically
 from railweld.lab import kernel
-from railweld.lab.access import write_atomically
 from railweld.lab.debs import hide_packages
 from railweld.lab.faults import parse_settings
 from railweld.lab.node.mirror_server import find

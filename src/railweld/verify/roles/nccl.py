@@ -34,6 +34,11 @@ def guard(ctx: Context) -> Iterator[Check]:
 def checks(ctx: Context) -> Iterator[Check]:
     """All that the role leaves observable."""
     yield from packages_as_pinned(ctx, "nccl", role=ROLE)
+    yield from installed(ctx)
+
+
+def installed(ctx: Context) -> Iterator[Check]:
+    """Library and header are the described ones: what is linked against NCCL asks for it."""
     expected = str(ctx.wanted("nccl.version"))
     for what, key, path in (
         ("library", "nccl.version", "ls -l /usr/lib/*/libnccl.so.*"),
