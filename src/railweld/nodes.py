@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
+from railweld.access import Access
 from railweld.errors import CouldNotLookError, RailweldError
 
 #: Names the file of the answers to the callback `railweld_answers`.
@@ -75,13 +76,11 @@ def repository() -> Path:
 
 
 def ask(
-    sources: Sequence[str],
+    access: Access,
     hosts: Sequence[str],
     tasks: Sequence[Mapping[str, Any]],
     *,
     timeout_s: float,
-    extra_vars: Sequence[str] = (),
-    vault_password_file: str | None = None,
     forks: int | None = None,
 ) -> dict[str, dict[str, Answer]]:
     """Run tasks on hosts and return the answers: host → task name → answer.
@@ -89,13 +88,11 @@ def ask(
     A host that is unreachable has the answer of the task that found out and none of later tasks.
 
     Args:
-        sources: inventories, as `-i` takes them.
+        access: inventories and variables of the site.
         hosts: inventory names.
         tasks: Ansible tasks; each needs a `name` of its own.
         timeout_s: seconds for the whole play; a host that has not answered by then is missing
             from the result. A program on the node may outlive it: give it a bound of its own.
-        extra_vars: as `-e` takes them.
-        vault_password_file: as Ansible takes it.
         forks: hosts at a time; None for ansible.cfg's.
 
     Raises:
@@ -113,13 +110,7 @@ def ask(
         # JSON is YAML; and it takes the tagged strings that names from an inventory are.
         play = {"hosts": list(hosts), "gather_facts": False, "tasks": [dict(t) for t in tasks]}
         playbook.write_text(json.dumps([play]))
-        argv = [_ansible_playbook(), str(playbook)]
-        for source in sources:
-            argv += ["-i", source]
-        for each in extra_vars:
-            argv += ["-e", each]
-        if vault_password_file:
-            argv += ["--vault-password-file", vault_password_file]
+        argv = [_ansible_playbook(), str(playbook), *access.options]
         if forks:
             argv += ["--forks", str(forks)]
         environment = {
@@ -139,7 +130,7 @@ def ask(
             raise CouldNotLookError(
                 f"{', '.join(hosts[:3])}{', …' if len(hosts) > 3 else ''}: found no answer, "
                 f"expected one per node; Ansible said: {' / '.join(last) or 'nothing'} "
-                f"(see: ansible -i {' -i '.join(sources)} {hosts[0]} -m ping)"
+                f"(see: ansible {' '.join(access.options)} {hosts[0]} -m ping)"
             )
         return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from railweld.access import Access
 from railweld.errors import CouldNotLookError
 from railweld.nodes import ask
 from railweld.site.inventory import load_inventory
@@ -31,14 +32,14 @@ def command(name: str, script: str) -> dict[str, object]:
 
 
 def test_an_answer_says_what_the_command_gave_and_what_it_returned(inventory: str) -> None:
-    found = ask([inventory], ["here"], [command("one", "echo yes; exit 3")], timeout_s=60)
+    found = ask(Access((inventory,)), ["here"], [command("one", "echo yes; exit 3")], timeout_s=60)
     assert (found["here"]["one"].status, found["here"]["one"].rc) == ("failed", 3)
     assert found["here"]["one"].stdout == "yes"
 
 
 def test_a_host_that_cannot_be_reached_says_why_and_stops_nobody(inventory: str) -> None:
     tasks = [command("one", "true"), command("two", "echo here")]
-    found = ask([inventory], ["here", "gone"], tasks, timeout_s=60)
+    found = ask(Access((inventory,)), ["here", "gone"], tasks, timeout_s=60)
     assert found["gone"]["one"].status == "unreachable"
     assert "Connection refused" in found["gone"]["one"].reason
     assert "two" not in found["gone"]
@@ -62,21 +63,24 @@ def test_a_play_that_does_not_end_is_stopped_with_its_workers(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(CouldNotLookError, match="no end within 5 s"):
-        ask([inventory], ["here"], [command("one", "sleep 40")], timeout_s=5)
+        ask(Access((inventory,)), ["here"], [command("one", "sleep 40")], timeout_s=5)
     assert processes_with(f"{tmp_path}/railweld-ask-") == []
 
 
 def test_an_inventory_that_ansible_cannot_read_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.ini")
     with pytest.raises(CouldNotLookError, match="missing"):
-        ask([missing], ["here"], [command("one", "true")], timeout_s=60)
+        ask(Access((missing,)), ["here"], [command("one", "true")], timeout_s=60)
 
 
 def test_names_as_the_inventory_gives_them_are_taken(inventory: str) -> None:
     # Ansible tags strings with their origin; a name read from a file is no plain str.
     here = next(name for name in load_inventory([inventory]).hosts if name == "here")
-    assert ask([inventory], [here], [command("one", "true")], timeout_s=60)[here]["one"].rc == 0
+    assert (
+        ask(Access((inventory,)), [here], [command("one", "true")], timeout_s=60)[here]["one"].rc
+        == 0
+    )
 
 
 def test_asking_nobody_asks_nothing() -> None:
-    assert ask(["/nonexistent"], [], [], timeout_s=1) == {}
+    assert ask(Access(("/nonexistent",)), [], [], timeout_s=1) == {}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from railweld.access import Access, given
 from railweld.errors import ExitCode, UsageError
-from railweld.options import AsJson, ExtraVars, Inventory, Vault
+from railweld.options import AsJson, grouped
 
 if TYPE_CHECKING:
     from railweld.bench.judge import Culprits, Run
@@ -28,11 +29,10 @@ def register(app: typer.Typer) -> None:
     app.command("bench")(bench)
 
 
+@grouped(access=given)
 def bench(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     nodes: Annotated[
         str | None, typer.Option("--nodes", help="Only these nodes, by name, comma-separated.")
     ] = None,
@@ -75,17 +75,13 @@ def bench(
     """
     from railweld.bench.launch import PROGRAMS, Options, start_with
     from railweld.nodes import ask
-    from railweld.site.build import load_site
-    from railweld.site.inventory import default_sources, parse_extra_vars
 
     modes = [name for name, on in _modes(single_node, pairs, all_nodes).items() if on]
     if len(modes) > 1:
         raise UsageError(f"bench: found {' and '.join(modes)}, expected one of them or none")
     if not re.fullmatch(r"[1-9][0-9]*[KMG]?", max_bytes):
         raise UsageError(f"--max-bytes: found {max_bytes!r}, expected bytes such as 512M or 8G")
-    sources = list(inventory or default_sources())
-    password_file = str(vault_password_file) if vault_password_file else None
-    site = load_site(sources, parse_extra_vars(extra_vars or ()), password_file)
+    site = access.site()
     options = Options(
         max_bytes=max_bytes,
         iterations=iterations,
@@ -94,14 +90,7 @@ def bench(
         launcher=launcher,
         programs=programs or PROGRAMS,
     )
-    start = start_with(
-        functools.partial(
-            ask,
-            sources,
-            extra_vars=extra_vars or (),
-            vault_password_file=password_file,
-        )
-    )
+    start = start_with(functools.partial(ask, access))
     session = _Session(site, options, start, quiet=as_json)
     session.measure(_chosen(site, nodes), modes[0] if modes else None)
     return session.report(baseline, as_json=as_json)

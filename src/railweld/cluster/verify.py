@@ -69,12 +69,10 @@ def verify_site(request: Request) -> Verified:
 def _observe(request: Request, chosen: Sequence[str]) -> dict[str, Mapping[str, Any] | str]:
     """What the probe saw on each host, or why there is nothing."""
     answers = ask(
-        request.access.inventory,
+        request.access,
         chosen,
         _TASKS,
         timeout_s=request.timeout_s,
-        extra_vars=request.access.extra_vars,
-        vault_password_file=request.access.vault_password_file,
     )
     found: dict[str, Mapping[str, Any] | str] = {}
     for name in chosen:

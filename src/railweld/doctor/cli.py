@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from railweld.access import Access, given
 from railweld.errors import UsageError
-from railweld.options import AsJson, ExtraVars, Inventory, Vault
+from railweld.options import AsJson, grouped
 
 if TYPE_CHECKING:
     from railweld.doctor.diagnosis import Doctor
@@ -26,8 +27,10 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
+@grouped(access=given)
 def doctor(
     *,
+    access: Access,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,9 +38,6 @@ def doctor(
             help="Log files or folders, - for standard input, nodes, ids of Slurm jobs.",
         ),
     ] = None,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
     since: Annotated[
         str, typer.Option("--since", help="How far back journals are read, as in journalctl.")
     ] = "-24h",
@@ -75,7 +75,7 @@ def doctor(
     if words:
         from railweld.verify.stages import request_for
 
-        request = request_for(inventory, extra_vars, vault_password_file)
+        request = request_for(access)
         request.timeout_s = timeout
         _look(words, request, physician, since)
     _read([target for target in dict.fromkeys(targets) if _is_log(target)], physician)

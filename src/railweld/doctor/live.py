@@ -205,12 +205,8 @@ class Live:
     def _ask(
         self, hosts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Answer]]:
-        access = self._request.access
         try:
-            return nodes.ask(
-                access.inventory, hosts, tasks, timeout_s=self._request.timeout_s,
-                extra_vars=access.extra_vars, vault_password_file=access.vault_password_file,
-            )  # fmt: skip
+            return nodes.ask(self._request.access, hosts, tasks, timeout_s=self._request.timeout_s)
         except RailweldError as error:
             self._doctor.could_not_read(str(error))
             return {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from railweld.access import given
 from railweld.errors import ExitCode, UsageError
 from railweld.options import AsJson, ExtraVars, Inventory, Vault, grouped
 from railweld.verify.output import exit_code, print_checks
@@ -67,18 +68,11 @@ def _stage(
     limit: Limit = None,
 ) -> Stage:
     from railweld.fabric.stage import stage_from_inventory
-    from railweld.site.inventory import (
-        default_sources,
-        load_inventory,
-        parse_extra_vars,
-    )
 
-    raw = load_inventory(
-        inventory or default_sources(),
-        parse_extra_vars(extra_vars or ()),
-        str(vault_password_file) if vault_password_file else None,
+    access = given(
+        inventory=inventory, extra_vars=extra_vars, vault_password_file=vault_password_file
     )
-    return stage_from_inventory(raw, limit=limit or (), progress=_progress())
+    return stage_from_inventory(access.load(), limit=limit or (), progress=_progress())
 
 
 def _looking(*, jobs: Jobs = 32) -> Settings:

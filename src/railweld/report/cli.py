@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from railweld.options import ExtraVars, Inventory, JUnit, Vault
+from railweld.access import Access, given
+from railweld.options import JUnit, grouped
 
 
 def register(app: typer.Typer) -> None:
@@ -15,11 +16,10 @@ def register(app: typer.Typer) -> None:
     app.command("report")(report)
 
 
+@grouped(access=given)
 def report(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The HTML file; replaced if it is there.")
     ] = Path("site.html"),
@@ -42,7 +42,7 @@ def report(
 
     require_writable(output, "--output")
     write_junit = junit_file(junit)
-    request = stages.request_for(inventory, extra_vars, vault_password_file, jobs=jobs)
+    request = stages.request_for(access, jobs=jobs)
     measured = read_bench(bench, request.site) if bench else None
     found = {name: stages.verify(request, name) for name in stages.STAGES}
     write_junit(request.site.name, found)

@@ -144,7 +144,15 @@ def load_site(
     Raises:
         SiteError: everything that is wrong with the description.
     """
-    raw = load_inventory(sources, extra_vars, vault_password_file)
+    return require_site(load_inventory(sources, extra_vars, vault_password_file), versions_dir)
+
+
+def require_site(raw: RawInventory, versions_dir: Path | str | None = None) -> Site:
+    """Build and check a site of an inventory that has been read.
+
+    Raises:
+        SiteError: everything that is wrong with the description.
+    """
     site, problems = build_site(raw, versions_dir)
     if site is None:
         raise SiteError(problems)

@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 
+from railweld.access import Access, given
 from railweld.errors import ExitCode
-from railweld.options import AsJson, ExtraVars, Inventory, Vault
+from railweld.options import AsJson, grouped
 from railweld.site.problem import Problem, condense
 
 
@@ -18,10 +19,10 @@ def register(app: typer.Typer) -> None:
     app.command("check")(check)
 
 
+@grouped(access=given)
 def check(
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    *,
+    access: Access,
     as_json: AsJson = False,
 ) -> int:
     """Refuse a site description whose layers disagree; touches no machine.
@@ -30,20 +31,12 @@ def check(
     """
     # Ansible takes most of a second to load; `railweld --help` should not wait for it.
     from railweld.site.build import build_site
-    from railweld.site.inventory import (
-        default_sources,
-        load_inventory,
-        parse_extra_vars,
-    )
     from railweld.site.problem import SiteError
 
-    sources = inventory or default_sources()
-    password_file = str(vault_password_file) if vault_password_file else None
     site = None
     problems: list[Problem] = []
     try:
-        raw = load_inventory(sources, parse_extra_vars(extra_vars or ()), password_file)
-        site, problems = build_site(raw)
+        site, problems = build_site(access.load())
     except SiteError as error:
         problems = list(error.problems)
     if as_json:

@@ -35,12 +35,10 @@ def verify_site(request: Request) -> Verified:
         )
     names = [name for name in slurm["hosts"] if request.selects(name)]
     answers = ask(
-        request.access.inventory,
+        request.access,
         names,
         _TASKS,
         timeout_s=_OBSERVE_S,
-        extra_vars=request.access.extra_vars,
-        vault_password_file=request.access.vault_password_file,
     )
     fact = site.fact()
     checks: list[Check] = []

@@ -11,10 +11,9 @@ import typer
 import yaml
 
 from railweld import names
+from railweld.access import Access, given
 from railweld.errors import ExitCode, UsageError
-from railweld.options import AsJson, ExtraVars, Inventory, Vault
-from railweld.site.build import load_site
-from railweld.site.inventory import default_sources, parse_extra_vars
+from railweld.options import AsJson, grouped
 from railweld.stack import gpu_operator
 from railweld.stack.api import Cluster
 from railweld.stack.diff import Finding, compare
@@ -32,11 +31,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(stack, name="stack")
 
 
+@grouped(access=given)
 def render(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder for one file per object; default: stdout."),
@@ -44,7 +42,7 @@ def render(
     as_json: AsJson = False,
 ) -> int:
     """Print the objects that `pulumi up` makes, as YAML; needs no cluster and no Pulumi."""
-    stack = _stack(inventory, extra_vars, vault_password_file)
+    stack = stack_for(access.site())
     for warning in stack.warnings:
         typer.secho(f"warning: {warning}", fg="yellow", err=True)
     if output is not None:
@@ -61,11 +59,10 @@ def render(
     return ExitCode.OK
 
 
+@grouped(access=given)
 def diff(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", help="Default: the site's, from its state.")
     ] = None,
@@ -78,7 +75,7 @@ def diff(
     as_json: AsJson = False,
 ) -> int:
     """Compare a cluster with the description; changes nothing. Exit code 2 on differences."""
-    stack = _stack(inventory, extra_vars, vault_password_file)
+    stack = stack_for(access.site())
     path = kubeconfig or site_state_dir(stack.site) / names.KUBECONFIG
     chosen = context or names.kube_context(stack.site)
     cluster = Cluster.connect(path, chosen, patience=timeout)
@@ -95,15 +92,6 @@ def diff(
         if not findings:
             typer.echo(f"{stack.site}: every object is as described")
     return ExitCode.CHANGES if findings else ExitCode.OK
-
-
-def _stack(inventory: list[str] | None, extra_vars: list[str] | None, vault: Path | None) -> Stack:
-    site = load_site(
-        inventory or default_sources(),
-        parse_extra_vars(extra_vars or ()),
-        str(vault) if vault else None,
-    )
-    return stack_for(site)
 
 
 def _write(stack: Stack, folder: Path) -> int:

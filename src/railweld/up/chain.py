@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from railweld.access import Access
 from railweld.errors import UsageError
 from railweld.names import GROUP_CONTROL_PLANE, GROUP_SLURM_HEAD, KUBECONFIG
 from railweld.site.model import Site
 from railweld.state import site_state_dir
-from railweld.verify.stages import Access
 
 #: Exit codes that a plan ends with when it found something to do.
 _CHANGES: Final = 2
@@ -41,24 +41,22 @@ class Context:
     access: Access
     repository: Path
     report: Path
+    junit: Path | None = None
     disruptive: bool = False
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """The operator's inventories and variables, as Ansible and railweld both take them."""
-        given = [word for source in self.access.inventory for word in ("-i", source)]
-        given += [word for each in self.access.extra_vars for word in ("-e", each)]
-        if self.access.vault_password_file:
-            given += ["--vault-password-file", self.access.vault_password_file]
-        return tuple(given)
+    def environment(self) -> dict[str, str]:
+        """What commands without Ansible's options are told: Pulumi's program reads a vault too."""
+        file = self.access.vault_password_file
+        return {"ANSIBLE_VAULT_PASSWORD_FILE": file} if file else {}
 
     def railweld(self, *words: str, fine: tuple[int, ...] = (0,)) -> Command:
         """A railweld command about this site."""
-        return Command(("railweld", *words, *self.options), fine)
+        return Command(("railweld", *words, *self.access.options), fine)
 
     def playbook(self, name: str, *words: str) -> Command:
         """A playbook on this site."""
-        return Command(("ansible-playbook", *self.options, f"playbooks/{name}", *words))
+        return Command(("ansible-playbook", *self.access.options, f"playbooks/{name}", *words))
 
     def pulumi(self, *words: str, fine: tuple[int, ...] = (0,)) -> Command:
         """A Pulumi command on this site's stack."""
@@ -107,11 +105,15 @@ def _no_cluster_yet(site: Site) -> str:
 
 
 def _stack(context: Context) -> list[Command]:
-    if len(context.access.inventory) != 1:
-        raise UsageError(
-            f"stage stack: found {len(context.access.inventory)} inventories, expected one: a "
-            "Pulumi stack names one. Fix: put them into one folder and give that with -i"
-        )
+    for found, what in (
+        (context.access.inventory[1:], "inventories, expected one: its settings name one"),
+        (context.access.extra_vars, "variables, expected none: its program reads the inventory"),
+    ):
+        if found:
+            raise UsageError(
+                f"stage stack: found more {what}. Fix: put all into one folder and give that with "
+                "-i, or stop earlier with --to cluster"
+            )
     inventory = os.path.relpath(context.access.inventory[0], context.repository / "pulumi")
     name = context.site.name
     return [
@@ -121,59 +123,71 @@ def _stack(context: Context) -> list[Command]:
     ]
 
 
+def _fabric(context: Context) -> list[Command]:
+    push = context.railweld("fabric", "push", "--yes", *_if(context.disruptive, "--disruptive"))
+    return [push, context.railweld("verify", "--stage", "fabric")]
+
+
+def _proof(context: Context) -> list[Command]:
+    junit = _if(context.junit, "--junit", str(context.junit))
+    return [context.railweld("report", "--output", str(context.report), *junit)]
+
+
+def _if(wanted: object, *words: str) -> tuple[str, ...]:
+    return words if wanted else ()
+
+
+def _playbook(
+    name: str, what: str, playbook: str, skip: Callable[[Site], str] = lambda _: ""
+) -> Stage:
+    """A stage that is one playbook: its plan is check mode."""
+    return Stage(
+        name,
+        what,
+        lambda context: [context.playbook(playbook)],
+        lambda context: [context.playbook(playbook, "--check", "--diff")],
+        programs=("ansible-playbook",),
+        skip=skip,
+    )
+
+
 CHAIN: Final = (
     Stage(
         "check",
         "the description agrees with itself",
-        lambda c: [c.railweld("check")],
-        lambda c: [c.railweld("check")],
+        lambda context: [context.railweld("check")],
+        lambda context: [context.railweld("check")],
     ),
-    Stage(
-        "base",
-        "driver, CUDA, NCCL, time and rails on every node",
-        lambda c: [c.playbook("deploy-base.yml")],
-        lambda c: [c.playbook("deploy-base.yml", "--check", "--diff")],
-        programs=("ansible-playbook",),
-    ),
+    _playbook("base", "driver, CUDA, NCCL, time and rails on every node", "deploy-base.yml"),
     Stage(
         "fabric",
         "switches that are lossless for the class that the hosts use",
-        lambda c: [
-            c.railweld("fabric", "push", "--yes", *(["--disruptive"] if c.disruptive else [])),
-            c.railweld("verify", "--stage", "fabric"),
-        ],
-        lambda c: [c.railweld("fabric", "plan", fine=(0, _CHANGES))],
+        _fabric,
+        lambda context: [context.railweld("fabric", "plan", fine=(0, _CHANGES))],
         skip=_no_switches,
     ),
-    Stage(
-        "cluster",
-        "a Kubernetes cluster",
-        lambda c: [c.playbook("deploy-cluster.yml")],
-        lambda c: [c.playbook("deploy-cluster.yml", "--check", "--diff")],
-        programs=("ansible-playbook",),
-        skip=_without(GROUP_CONTROL_PLANE),
+    _playbook(
+        "cluster", "a Kubernetes cluster", "deploy-cluster.yml", _without(GROUP_CONTROL_PLANE)
     ),
     Stage(
         "stack",
         "the cluster's add-ons",
         _stack,
-        lambda c: [c.railweld("stack", "diff", fine=(0, _CHANGES))],
+        lambda context: [context.railweld("stack", "diff", fine=(0, _CHANGES))],
         programs=("pulumi",),
         skip=_without(GROUP_CONTROL_PLANE),
         not_yet=_no_cluster_yet,
     ),
-    Stage(
+    _playbook(
         "slurm",
         "sbatch, and pods on the nodes that Slurm allocated",
-        lambda c: [c.playbook("deploy-slurm.yml")],
-        lambda c: [c.playbook("deploy-slurm.yml", "--check", "--diff")],
-        programs=("ansible-playbook",),
-        skip=_without(GROUP_SLURM_HEAD),
+        "deploy-slurm.yml",
+        _without(GROUP_SLURM_HEAD),
     ),
     Stage(
         "proof",
         "everything observed, and a report",
-        lambda c: [c.railweld("report", "--output", str(c.report))],
+        _proof,
         lambda _: [],
         not_yet=lambda _: "looks at what the other stages leave",
     ),

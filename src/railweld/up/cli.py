@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from railweld.access import Access, given
 from railweld.errors import ExitCode, UsageError
-from railweld.options import ExtraVars, Inventory, Vault
+from railweld.options import JUnit, grouped
 
 if TYPE_CHECKING:
     from railweld.up.chain import Command, Context, Stage
@@ -26,11 +27,10 @@ def register(app: typer.Typer) -> None:
     app.command("up")(up)
 
 
+@grouped(access=given)
 def up(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     to: Annotated[str | None, typer.Option("--to", help="Stop after this stage.")] = None,
     start: Annotated[str | None, typer.Option("--from", help="Begin with this stage.")] = None,
     plan: Annotated[
@@ -42,24 +42,30 @@ def up(
     report: Annotated[
         Path, typer.Option("--report", help="Where the last stage writes its report.")
     ] = Path("report.html"),
+    junit: JUnit = None,
 ) -> int:
     """Check, base, fabric, cluster, stack, slurm, proof: each stage is a gate for the next.
 
     A stage that fails stops the chain and names the command to repeat. Running it again continues
-    there: every stage observes first and leaves alone what is done. Exit code of a stage that
-    failed; with --plan 0 if every plan could be made.
+    there: every stage observes first and leaves alone what is done. The last one looks at
+    everything and writes the report. Exit code of the stage that failed; with --plan of the first
+    that could not be planned.
     """
+    from railweld.files import require_writable
     from railweld.nodes import repository
     from railweld.up.chain import Context, chosen
-    from railweld.verify.stages import request_for
 
     stages = chosen(start, to)
-    request = request_for(inventory, extra_vars, vault_password_file)
+    if not plan and stages[-1].name == "proof":
+        require_writable(report, "--report")
+        if junit:
+            require_writable(junit, "--junit")
     context = Context(
-        request.site,
-        request.access.absolute(),
+        access.site(),
+        access.absolute(),
         repository(),
         report.absolute(),
+        junit=junit and junit.absolute(),
         disruptive=disruptive,
     )
     mine = [stage for stage in stages if not stage.skip(context.site)]
@@ -98,7 +104,8 @@ class _Run:
         self._rows: list[tuple[str, str, float]] = []
 
     def run(self, stages: Sequence[Stage], commands: dict[str, list[Command]]) -> int:
-        """Run the stages until one fails; returns its exit code."""
+        """Run the stages until one fails, plan all; returns the first failure's exit code."""
+        result: int = ExitCode.OK
         for number, stage in enumerate(stages, 1):
             reason = stage.skip(self._context.site)
             if not reason and self._plan:
@@ -110,16 +117,21 @@ class _Run:
             began = time.monotonic()
             failed = self._stage(stage, commands[stage.name])
             took = time.monotonic() - began
-            if failed is not None:
-                command, code = failed
+            if failed is None:
+                self._rows.append((stage.name, "planned" if self._plan else "done", took))
+                continue
+            command, code = failed
+            result = result or code
+            if not self._plan:
                 self._rows.append((stage.name, f"failed: exit code {code}", took))
-                self._table()
-                typer.echo(f"up: stopped at {stage.name}: {command} ended with exit code {code}")
-                typer.echo("up: mend it and run railweld up again: it continues here")
-                return code
-            self._rows.append((stage.name, "planned" if self._plan else "done", took))
+                break
+            # A plan changes nothing, so that of the next stage is as good as without this one.
+            self._rows.append((stage.name, f"no plan: exit code {code}", took))
         self._table()
-        return ExitCode.OK
+        if result and not self._plan:
+            typer.echo(f"up: stopped at {stage.name}: {command} ended with exit code {code}")
+            typer.echo("up: mend it and run railweld up again: it continues here")
+        return result
 
     def _stage(self, stage: Stage, commands: Sequence[Command]) -> tuple[Command, int] | None:
         from railweld.state import journal
@@ -130,7 +142,7 @@ class _Run:
             process = subprocess.Popen(
                 command.argv,
                 cwd=self._context.repository,
-                env={**os.environ, "PATH": _path()},
+                env={**os.environ, "PATH": _path(), **self._context.environment},
             )
             code = _wait(process)
             if not self._plan:

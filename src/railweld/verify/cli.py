@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from railweld.access import Access, given
 from railweld.errors import UsageError
-from railweld.options import AsJson, ExtraVars, Inventory, JUnit, Vault
+from railweld.options import AsJson, JUnit, grouped
 
 
 def register(app: typer.Typer) -> None:
@@ -16,11 +17,10 @@ def register(app: typer.Typer) -> None:
     app.command("verify")(verify)
 
 
+@grouped(access=given)
 def verify(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     stage: Annotated[
         list[str] | None,
         typer.Option("--stage", help="Stages to look at, or all. Repeatable.", show_default="all"),
@@ -50,9 +50,7 @@ def verify(
 
     write_junit = junit_file(junit)
     wanted = _stages(stage or ["all"], list(stages.STAGES))
-    request = stages.request_for(
-        inventory, extra_vars, vault_password_file, limit=limit, jobs=jobs, pods=pods
-    )
+    request = stages.request_for(access, limit=limit, jobs=jobs, pods=pods)
     found = {name: stages.verify(request, name) for name in wanted}
     write_junit(request.site.name, found)
     checks = [check for each in found.values() for check in each.checks]

@@ -10,13 +10,13 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any, Final
 
+from railweld.access import Access
 from railweld.nodes import ask
 from railweld.record import Check
-from railweld.site import RawInventory, Site, SiteError, build_site
-from railweld.site.inventory import default_sources, load_inventory, parse_extra_vars
+from railweld.site import RawInventory, Site
+from railweld.site.build import require_site
 
 #: Seconds that observing all nodes may take.
 _OBSERVE_S: Final = 600
@@ -44,29 +44,6 @@ class Seen:
 
     node: Mapping[str, Any] | None = None
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class Access:
-    """What the operator gave on the command line to reach the nodes, handed on as it is."""
-
-    inventory: tuple[str, ...]
-    extra_vars: tuple[str, ...] = ()
-    vault_password_file: str | None = None
-
-    def absolute(self) -> Access:
-        """The same from any folder: paths are made absolute, lists of hosts stay."""
-        return Access(
-            tuple(
-                str(Path(source).absolute()) if Path(source).exists() else source
-                for source in self.inventory
-            ),
-            tuple(
-                f"@{Path(each[1:]).absolute()}" if each.startswith("@") else each
-                for each in self.extra_vars
-            ),
-            self.vault_password_file and str(Path(self.vault_password_file).absolute()),
-        )
 
 
 @dataclass(frozen=True)
@@ -126,9 +103,7 @@ class Request:
 
     def _observe(self, names: Sequence[str]) -> dict[str, Seen]:
         answers = ask(
-            self.access.inventory, names, _TASKS, timeout_s=self.timeout_s,
-            extra_vars=self.access.extra_vars,
-            vault_password_file=self.access.vault_password_file,
+            self.access, names, _TASKS, timeout_s=self.timeout_s,
         )  # fmt: skip
         found: dict[str, Seen] = {}
         for name in names:
@@ -151,24 +126,12 @@ def verify(request: Request, stage: str) -> Verified:
 
 
 def request_for(
-    inventory: Sequence[str] | None,
-    extra_vars: Sequence[str] | None,
-    vault_password_file: Path | None,
-    *,
-    limit: Sequence[str] | None = None,
-    jobs: int = 32,
-    pods: bool = False,
+    access: Access, *, limit: Sequence[str] | None = None, jobs: int = 32, pods: bool = False
 ) -> Request:
     """Read and check the description that a command line names.
 
     Raises:
         SiteError: everything that is wrong with it.
     """
-    sources = tuple(inventory or default_sources())
-    vault = str(vault_password_file) if vault_password_file else None
-    raw = load_inventory(sources, parse_extra_vars(extra_vars or ()), vault)
-    site, problems = build_site(raw)
-    if site is None:
-        raise SiteError(problems)
-    access = Access(sources, tuple(extra_vars or ()), vault)
-    return Request(access, raw, site, limit=tuple(limit or ()), jobs=jobs, pods=pods)
+    raw = access.load()
+    return Request(access, raw, require_site(raw), limit=tuple(limit or ()), jobs=jobs, pods=pods)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from railweld.access import Access
 from railweld.doctor.catalogue import load
 from railweld.doctor.diagnosis import Diagnosis, Doctor
 from railweld.doctor.live import Live, is_job
@@ -71,7 +72,7 @@ def request_(tmp_path: Path) -> Request:
     inventory = write_inventory(
         tmp_path, site="live", third_octet=37, host_variables={"head1": here, "gpu1": here}
     )
-    request = request_for([str(inventory)], None, None)
+    request = request_for(Access((str(inventory),)))
     request.timeout_s = 90
     return request
 

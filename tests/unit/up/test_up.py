@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from railweld.access import Access
 from railweld.errors import UsageError
 from railweld.site import load_site
 from railweld.up.chain import CHAIN, Context, chosen
-from railweld.verify.stages import Access
 from tests.unit.sites import SMALL
 
 ROOT = Path(__file__).parents[3]
@@ -76,8 +77,37 @@ def test_every_playbook_and_command_of_the_chain_exists() -> None:
 def test_the_stack_takes_one_inventory() -> None:
     stack = next(stage for stage in CHAIN if stage.name == "stack")
     assert "../inventories/example-a100" in stack.apply(context())[1].argv
-    with pytest.raises(UsageError, match="found 2 inventories"):
+    with pytest.raises(UsageError, match="more inventories, expected one"):
         stack.apply(context("a", "b"))
+    # Its program knows nothing of -e: it would make another site's stack.
+    with pytest.raises(UsageError, match="more variables, expected none"):
+        stack.apply(replace(context(), access=Access((str(EXAMPLE),), ("a=1",))))
+
+
+def test_every_command_gets_the_operator_s_options(tmp_path: Path) -> None:
+    vault = str(tmp_path / "vault")
+    given = replace(
+        context(), access=Access((str(EXAMPLE),), ("a=1",), vault), junit=tmp_path / "v.xml"
+    )
+    words = ("-i", str(EXAMPLE), "-e", "a=1", "--vault-password-file", vault)
+    for stage in CHAIN:
+        for command in stage.apply(given) if stage.name != "stack" else ():
+            assert " ".join(words) in str(command)
+    assert given.environment == {"ANSIBLE_VAULT_PASSWORD_FILE": vault}
+    assert f"--junit {tmp_path}/v.xml" in str(CHAIN[-1].apply(given)[0])
+
+
+def test_a_site_gets_the_stages_that_it_describes(tmp_path: Path) -> None:
+    (tmp_path / "site.yml").write_text(SMALL)
+    small = load_site([str(tmp_path / "site.yml")])
+    assert {stage.name: stage.skip(small) for stage in CHAIN if stage.skip(small)} == {
+        "fabric": "an InfiniBand fabric is managed by its subnet manager",
+        "cluster": "no host in group control_plane",
+        "stack": "no host in group control_plane",
+        "slurm": "no host in group slurm_head",
+    }
+    lab = load_site([str(ROOT / "inventories/lab")])
+    assert [stage.name for stage in CHAIN if stage.skip(lab)] == []
 
 
 def test_a_missing_program_is_named_before_the_first_stage_starts(tmp_path: Path) -> None:
@@ -97,3 +127,22 @@ def test_a_stage_that_fails_stops_the_chain_with_its_exit_code(tmp_path: Path) -
     results = [(line["stage"], line["result"]) for line in map(json.loads, lines)]
     assert ("check", "done") in results
     assert any(stage == "base" and result.startswith("exit code") for stage, result in results)
+
+
+def test_a_plan_that_cannot_be_made_does_not_hide_the_next(tmp_path: Path) -> None:
+    (tmp_path / "site.yml").write_text(SMALL)
+    done = run(tmp_path, "-i", "site.yml", "--plan")
+    assert done.returncode not in (0, 64), done.stdout + done.stderr
+    assert "no plan: exit code" in done.stdout
+    assert "skipped: looks at what the other stages leave" in done.stdout
+    assert "stopped at" not in done.stdout
+    # A plan is no entry of the journal.
+    assert not list(tmp_path.rglob("journal.jsonl"))
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_first_stage(tmp_path: Path) -> None:
+    (tmp_path / "site.yml").write_text(SMALL)
+    done = run(tmp_path, "-i", "site.yml", "--report", "missing/report.html")
+    assert done.returncode == 64
+    assert "--report missing/report.html" in done.stderr
+    assert "[1/" not in done.stdout

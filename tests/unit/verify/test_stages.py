@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from railweld.access import Access
 from railweld.errors import ExitCode, UsageError
 from railweld.record import Check, Status
 from railweld.site import Site, load_inventory, load_site
 from railweld.verify.cli import _stages
 from railweld.verify.output import exit_code, print_table
-from railweld.verify.stages import STAGES, Access, Request, Table
+from railweld.verify.stages import STAGES, Request, Table
 
 LAB = "inventories/lab"
 
