@@ -1085,19 +1085,25 @@ def firmware_agents(node, net):
 
 
 def read_lldp(node, units, net):
-    """Whether lldpd runs, and what it heard on which interface."""
+    """Whether lldpd runs, and what it heard on which interface.
+
+    More than one on an interface: an entry that has not lapsed yet, or a device between that lets
+    LLDP through.
+    """
     if units.get("lldpd.service", {}).get("active") != "active":
         return {"active": False, "neighbours": {}, "firmware_agents": firmware_agents(node, net)}
     answer = node.json("lldpcli", "show", "neighbors", "-f", "json0") or {}
     neighbours = {}
     for lldp in answer.get("lldp", []):
         for interface in lldp.get("interface", []):
-            neighbours[interface.get("name")] = {
-                "chassis": _first(interface, "chassis", "name"),
-                "chassis_id": _first(interface, "chassis", "id"),
-                "port": _first(interface, "port", "id"),
-                "port_description": _first(interface, "port", "descr"),
-            }
+            neighbours.setdefault(interface.get("name"), []).append(
+                {
+                    "chassis": _first(interface, "chassis", "name"),
+                    "chassis_id": _first(interface, "chassis", "id"),
+                    "port": _first(interface, "port", "id"),
+                    "port_description": _first(interface, "port", "descr"),
+                }
+            )
     return {
         "active": True,
         "neighbours": neighbours,

@@ -52,7 +52,7 @@ def node(number: int, **changes: Any) -> dict[str, Any]:
         "net": {"rail1": {"mtu": changes.get("mtu", 9000)}},
         "lldp": {
             "active": changes.get("lldpd", True),
-            "neighbours": {"rail1": heard} if heard["chassis"] else {},
+            "neighbours": {"rail1": [heard]} if heard["chassis"] else {},
         },
     }
 

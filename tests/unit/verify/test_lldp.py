@@ -23,7 +23,7 @@ def neighbour(chassis: str, port: str) -> dict[str, Any]:
     return {
         "active": True,
         "firmware_agents": {},
-        "neighbours": {"rail1": {"chassis": chassis, "port": port}},
+        "neighbours": {"rail1": [{"chassis": chassis, "port": port}]},
     }
 
 
@@ -47,6 +47,26 @@ def test_no_neighbour_yet_is_one_warning() -> None:
     status, sentence = run({"active": True, "neighbours": {}})["lldp.neighbours"]
     assert status is Status.WARN
     assert "no neighbour on rail1" in sentence
+
+
+def test_entry_of_a_moved_cable_beside_the_described_neighbour_is_a_warning() -> None:
+    observed = neighbour("leaf1", "Ethernet1/1")
+    observed["neighbours"]["rail1"].append({"chassis": "leaf1", "port": "Ethernet7/1"})
+    for entries in (observed["neighbours"]["rail1"], observed["neighbours"]["rail1"][::-1]):
+        found = run(observed | {"neighbours": {"rail1": entries}})
+        assert found["lldp.cabling"][0] is Status.PASS
+        status, sentence = found["lldp.neighbours"]
+        assert status is Status.WARN
+        assert "leaf1 Ethernet1/1" in sentence
+        assert "leaf1 Ethernet7/1" in sentence
+
+
+def test_several_neighbours_without_the_described_one_fail() -> None:
+    observed = neighbour("leaf2", "Ethernet1/1")
+    observed["neighbours"]["rail1"].append({"chassis": "leaf1", "port": "Ethernet7/1"})
+    found = run(observed)
+    assert found["lldp.cabling"][0] is Status.FAIL
+    assert "lldp.neighbours" not in found
 
 
 def test_stopped_daemon_fails_and_says_nothing_about_cables() -> None:

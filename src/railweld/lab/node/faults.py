@@ -199,7 +199,16 @@ def cables_back() -> None:
 def _unplug(places: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> None:
     down = state.faults()["hca_down"]
     set_effect(hca_down=sorted({*down, *names}))
+    # lldpd looks a second after a change; a cable that is back by then was never gone for it.
+    rails = [hca["netdev"] for hca in state.hcas() if hca["name"] in names]
+    wait_for(lambda: not any(map(_has_neighbour, rails)), "rail without its old neighbour")
     set_effect(hca_down=down, cable_moved=places)
+
+
+def _has_neighbour(netdev: str) -> bool:
+    """Whether lldpd knows a neighbour of this interface; it may not be installed yet."""
+    show = ("lldpcli", "show", "neighbors", "ports", netdev, "-f", "keyvalue")
+    return shutil.which(show[0]) is not None and ".chassis." in run(*show, check=False)
 
 
 def secure_boot(settings: Settings) -> None:

@@ -51,23 +51,26 @@ def checks(ctx: Context) -> Iterator[Check]:
 def _check_cabling(ctx: Context, target: str, lldp: Mapping[str, Any]) -> Iterator[Check]:
     """Compare neighbours with the description. Silence is a warning: a switch may be new."""
     neighbours = lldp.get("neighbours") or {}
-    silent = []
+    silent, crowded = [], []
     for hca in ctx.host.get("hcas") or []:
         netdev = hca["netdev"]
-        seen = neighbours.get(netdev)
         if not hca.get("switch") or not netdev:
             continue
-        if not seen:
+        heard = neighbours.get(netdev) or []
+        if not heard:
             silent.append(netdev)
             continue
+        described = [seen for seen in heard if _is_described(seen, hca)]
+        names = " and ".join(f"{seen.get('chassis')} {seen.get('port')}" for seen in heard)
+        if described and len(heard) > 1:
+            crowded.append(f"{names} on {netdev}")
         yield judge(
             id="lldp.cabling",
             layer="link",
             target=f"{target}/{netdev}",
-            ok=_same_switch(seen.get("chassis"), hca["switch"])
-            and (not hca.get("port") or seen.get("port") == hca["port"]),
+            ok=bool(described),
             ran=f"lldpcli show neighbors ports {netdev}",
-            found=f"{seen.get('chassis')} {seen.get('port')}",
+            found=names,
             expected=f"{hca['switch']} {hca.get('port') or ''}".strip(),
             fix="move the cable, or correct switch and port of this rail in railweld_rails",
             ref=_REF,
@@ -82,6 +85,22 @@ def _check_cabling(ctx: Context, target: str, lldp: Mapping[str, Any]) -> Iterat
             fix="switch LLDP on at the switch ports (the fabric stage does), or wait one interval "
             "after link-up",
         )
+    if crowded:
+        yield ctx.warn(
+            "lldp.neighbours",
+            layer="link",
+            ran="lldpcli show neighbors",
+            found="; ".join(crowded),
+            expected="one neighbour on every rail",
+            fix="look again once the entry of a moved cable has lapsed (its TTL, mostly 120 s); "
+            "where both stay, a device between the rail and the switch lets LLDP through",
+        )
+
+
+def _is_described(seen: Mapping[str, Any], hca: Mapping[str, Any]) -> bool:
+    """The neighbour is the described switch and, where one is described, port."""
+    described = _same_switch(seen.get("chassis"), hca["switch"])
+    return described and (not hca.get("port") or seen.get("port") == hca["port"])
 
 
 def _same_switch(seen: Any, wanted: str) -> bool:
