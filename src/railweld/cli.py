@@ -28,6 +28,7 @@ STAGES = (
     "railweld.report.cli",
     "railweld.doctor.cli",
     "railweld.verify.cli",
+    "railweld.bridge.cli",
     "railweld.images.cli",
     "railweld.lab.cli",
 )

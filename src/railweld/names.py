@@ -71,6 +71,8 @@ BRIDGE_KUBECONFIG: Final = "/etc/railweld/bridge.kubeconfig"
 BRIDGE_TOKEN: Final = "/var/lib/railweld/bridge/token"  # noqa: S105 - a path, not a token
 #: Folder of the daemon's program, which bears its digest in its name.
 BRIDGE_PROGRAMS: Final = "/usr/lib/railweld"
+#: The commands for people on the head.
+BRIDGE_COMMAND: Final = "/usr/local/bin/railweld-bridge"
 BRIDGE_UNIT: Final = "bridged.service"
 #: Where agents in pods connect, and where health and metrics are asked for.
 BRIDGE_PORT: Final = 6830

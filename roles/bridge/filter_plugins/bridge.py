@@ -60,6 +60,7 @@ def paths(_: Any) -> dict[str, str]:
         "monitor": names.BRIDGE_MONITOR,
         "program": bundle.build().path,
         "packages": ",".join(PACKAGES),
+        "command": names.BRIDGE_COMMAND,
     }
 
 

@@ -20,11 +20,23 @@ from typing import Final
 from railweld import names
 
 PACKAGE: Final = "railweld"
-ENTRY: Final = "railweld.bridge.daemon"
+DAEMON: Final = "railweld.bridge.daemon"
+#: The commands for people are in the archive too: `python3 bridged.pyz ask explain 12`.
+ASK: Final = "railweld.bridge.ask"
 #: What the daemon reads from its own package and does not import.
 CARRIED: Final = ("railweld.bridge.pod",)
 _SOURCES: Final = Path(__file__).parents[2]
-_MAIN: Final = f"import sys\n\nfrom {ENTRY} import main\n\nsys.exit(main())\n"
+_MAIN: Final = f"""\
+import sys
+
+if sys.argv[1:2] == ["ask"]:
+    from {ASK} import main
+
+    sys.exit(main(sys.argv[2:]))
+from {DAEMON} import main
+
+sys.exit(main())
+"""
 #: Zip archives know no earlier one; a real one would make each build another.
 _MOMENT: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -63,7 +75,7 @@ def _files() -> Iterator[tuple[str, Path]]:
 def modules() -> dict[str, Path]:
     """Every module of this package that the daemon needs, by name."""
     found: dict[str, Path] = {}
-    waiting = [ENTRY]
+    waiting = [DAEMON, ASK]
     for package in CARRIED:
         folder = _SOURCES / package.replace(".", "/")
         waiting += [f"{package}.{path.stem}" for path in sorted(folder.glob("[a-z]*.py"))]

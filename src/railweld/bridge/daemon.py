@@ -25,6 +25,7 @@ from railweld import names
 from railweld.bridge import environment, logs, monitor, nodes, render, script
 from railweld.bridge.config import Config, load, split_address
 from railweld.bridge.decide import Slurm as SlurmState
+from railweld.bridge.desk import Desk
 from railweld.bridge.hub import Agent, Crew, Hub
 from railweld.bridge.kube import CONFLICT, Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.mirror import Mirror
@@ -67,6 +68,7 @@ class Bridge:
         self.hub = Hub(self._crew)
         self.server = Server(self)
         self.server.handle("epilog", self._epilog)
+        self.desk = Desk(self)
         self.runs: dict[Key, Run] = {}
         self._drivers: dict[Key, asyncio.Task[None]] = {}
         self._jobs: dict[int, SlurmJob] | None = None
@@ -83,7 +85,7 @@ class Bridge:
         self._done: set[Key] = set()
         self._kept: dict[Key, float] = {}
         #: Hostnames of nodes that are given up, and why.
-        self._lost: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
         self._nodes_changed = asyncio.Event()
         self.mirror.on_nodes = self._nodes_changed.set
         #: Updates of Slurm nodes, for the metrics.
@@ -160,7 +162,7 @@ class Bridge:
 
         Slurm ends most jobs of a node that is down by itself; not those with `--no-kill`.
         """
-        return {rank: self._lost[host] for rank, host in enumerate(hosts) if host in self._lost}
+        return {rank: self.lost[host] for rank, host in enumerate(hosts) if host in self.lost}
 
     async def may_create(self) -> None:
         """Refuse while the policy that pins pods to their nodes is missing."""
@@ -639,8 +641,8 @@ class Bridge:
             if node.down and node.reason.startswith(names.BRIDGE_REASON)
         }
         dead = {host for host in ours if host not in views or not views[host].ready}
-        changed = lost != self._lost or dead != self.mirror.abandoned
-        self._lost, self.mirror.abandoned = lost, frozenset(dead)
+        changed = lost != self.lost or dead != self.mirror.abandoned
+        self.lost, self.mirror.abandoned = lost, frozenset(dead)
         if changed:
             for run in self.runs.values():
                 run.wake()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -105,7 +106,7 @@ class Kube:
         """Another token is in its file: show that from now on. Requests under way go on."""
         self._target = read_kubeconfig(self._kubeconfig, self._context or None)
 
-    def _url(self, path: str, query: Mapping[str, Any] | None) -> str:
+    def _url(self, path: str, query: Mapping[str, Any] | Sequence[tuple[str, str]] | None) -> str:
         assert self._target is not None  # noqa: S101 - set by _open
         text = self._target.server.rstrip("/") + path
         return f"{text}?{urlencode(query)}" if query else text
@@ -232,6 +233,62 @@ class Kube:
                     yield event["type"], event["object"]
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise KubeUnknownError(f"WATCH {path}: {_words(error)}") from error
+        except RailweldError as error:
+            raise KubeUnknownError(str(error)) from error
+
+    @contextlib.asynccontextmanager
+    async def exec(
+        self, path: str, query: Sequence[tuple[str, str]]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Start a process in a container; channels are the first byte of each message.
+
+        Raises:
+            KubeRefusedError: the server said no.
+            KubeUnknownError: it did not answer.
+        """
+        self.requests["EXEC"] = self.requests.get("EXEC", 0) + 1
+        try:
+            session = self._open()
+            link = await session.ws_connect(
+                self._url(path, query),
+                protocols=("v4.channel.k8s.io",),
+                headers=self._headers(),
+                # The shell's own silence is no reason to end it; a dead connection is.
+                heartbeat=30.0,
+                max_msg_size=0,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise KubeRefusedError(error.status, "", f"EXEC {path}: {error.status}") from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise KubeUnknownError(f"EXEC {path}: {_words(error)}") from error
+        except RailweldError as error:
+            raise KubeUnknownError(str(error)) from error
+        try:
+            yield link
+        finally:
+            await link.close()
+
+    async def stream(self, path: str, query: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        """Bytes of an answer as they come, such as a container's log.
+
+        Raises:
+            KubeRefusedError: the server said no.
+            KubeUnknownError: it did not answer, or the connection broke.
+        """
+        self.requests["LOG"] = self.requests.get("LOG", 0) + 1
+        try:
+            session = self._open()
+            async with session.get(
+                self._url(path, query),
+                headers=self._headers(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS),
+            ) as response:
+                if response.status != 200:
+                    _answer("GET", path, response.status, await response.read())
+                async for data in response.content.iter_any():
+                    yield data
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise KubeUnknownError(f"GET {path}: {_words(error)}") from error
         except RailweldError as error:
             raise KubeUnknownError(str(error)) from error
 

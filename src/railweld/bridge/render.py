@@ -346,7 +346,10 @@ def _group(facts: Facts) -> str:
 
 # -- the agent ---------------------------------------------------------------------------------
 
-_FILES: Final = ("__init__.py", "agent.py", "hostlist.py", "srun.py", "step.py", "wire.py")
+_FILES: Final = (
+    *("__init__.py", "agent.py", "hostlist.py", "shell.py"),
+    *("srun.py", "step.py", "wire.py"),
+)
 _MAIN: Final = "import sys\n\nfrom railweld.bridge.pod.agent import main\n\nsys.exit(main())\n"
 #: Commands of Slurm that scripts call, served by the agent.
 SHIMS: Final = ("srun", "scontrol")

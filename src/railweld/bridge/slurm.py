@@ -70,6 +70,8 @@ FIELDS: Final = (
     "JobID", "State", "UserID", "GroupID", "RestartCnt", "SubmitTime", "BatchHost", "Requeue",
     "Partition", "ArrayJobID", "ArrayTaskID", "BatchFlag", "TimeLimit", "NodeList",
 )  # fmt: skip
+#: The first of a name counts; what users write comes later in the line, but for the job's name.
+_WORDS: Final = re.compile(r"(?:^|\s)([A-Z]\w+)=(\S*)")
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z")
 
 
@@ -243,6 +245,11 @@ class Slurm:
         """`scontrol show config`, as far as it is name = value."""
         text = await self._run("scontrol", "show", "config")
         return dict(_pairs(text))
+
+    async def describe(self, job: int) -> Mapping[str, str]:
+        """What `scontrol show job` says in single words; for people only, users write into it."""
+        text = await self._run("scontrol", "--oneliner", "show", "job", str(job))
+        return dict(reversed(_WORDS.findall(text)))
 
     async def update_node(self, node: str, state: str, reason: str | None = None) -> None:
         """Set a node's state."""

@@ -19,12 +19,17 @@ import asyncio
 import base64
 import contextlib
 import datetime as dt
+import fcntl
+import json
 import os
+import pty
 import shlex
 import signal
 import ssl
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +306,17 @@ class Pod:
             return []
         return [int(each) for each in text.split()]
 
+    def enter(self, command: list[str]) -> list[str]:
+        """Another process of the pod's user, in its namespaces, with its container's variables."""
+        security = self.manifest["spec"]["securityContext"]
+        user, group = str(security["runAsUser"]), str(security["runAsGroup"])
+        variables = [f"{name}={value}" for name, value in self.environment().items()]
+        return [
+            *("nsenter", "--target", str(self.inner()[0]), "--mount", "--pid", "--"),
+            *("setpriv", "--reuid", user, "--regid", group, "--clear-groups", "--no-new-privs"),
+            *("env", "-i", *variables, *command),
+        ]
+
     def kill(self, number: int) -> None:
         for pid in self.inner():
             with contextlib.suppress(ProcessLookupError):
@@ -526,8 +542,69 @@ class Fleet:
             await response.write(more)
         return response
 
+    async def exec(self, request: web.Request) -> web.StreamResponse:
+        """GET /exec/NAMESPACE/POD/CONTAINER over a websocket, with a terminal."""
+        name = request.match_info["pod"]
+        pod = next((pod for pod in self.pods.values() if pod.name == name), None)
+        if pod is None or not pod.inner():
+            return web.Response(status=404, text="no such container")
+        link = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await link.prepare(request)
+        ours, theirs = pty.openpty()
+        process = await asyncio.create_subprocess_exec(
+            *pod.enter(request.query.getall("command")),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        loop = asyncio.get_running_loop()
+        shown: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def read() -> None:
+            try:
+                data = os.read(ours, 4096)
+            except OSError:
+                data = b""
+            if not data:
+                loop.remove_reader(ours)
+            shown.put_nowait(data)
+
+        async def show() -> None:
+            while data := await shown.get():
+                await link.send_bytes(b"\1" + data)
+
+        async def typed() -> None:
+            async for message in link:
+                if message.data[:1] == b"\0":
+                    os.write(ours, message.data[1:])
+                elif message.data[:1] == b"\4":
+                    size = json.loads(message.data[1:])
+                    words = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+                    fcntl.ioctl(ours, termios.TIOCSWINSZ, words)
+            # The other side is gone: so is the shell, as with a kubelet.
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+        loop.add_reader(ours, read)
+        typing = asyncio.ensure_future(typed())
+        await show()
+        code = await process.wait()
+        status: dict[str, Any] = {"metadata": {}, "status": "Success"}
+        if code:
+            causes = [{"reason": "ExitCode", "message": str(code)}]
+            status |= {"status": "Failure", "reason": "NonZeroExitCode"}
+            status["details"] = {"causes": causes}
+        await link.send_bytes(b"\3" + json.dumps(status).encode())
+        await link.close()
+        typing.cancel()
+        os.close(ours)
+        return link
+
     async def serve(self) -> None:
         app = web.Application()
+        app.router.add_get("/exec/{namespace}/{pod}/{container}", self.exec)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self.logs)
         subprocess.run(
             [

@@ -72,6 +72,19 @@ class World:
         )
         return done.stdout
 
+    def get_any(self, path: str) -> str:
+        """The same, also what an answer of failure says."""
+        done = self.slurm.run(
+            "python3",
+            "-c",
+            "import sys,urllib.request as u,urllib.error as e\n"
+            "try: print(u.urlopen(sys.argv[1]).read().decode(), end='')\n"
+            "except e.HTTPError as x: print(x.read().decode(), end='')",
+            f"http://{self.config['monitor']}{path}",
+            check=False,
+        )
+        return done.stdout
+
     def restart_daemon(self, name: str = "KILL", **changes: Any) -> None:
         """End it and start it again."""
         self.stop_daemon(name)
@@ -94,6 +107,16 @@ class World:
     def has_said(self, job: int, text: str, seconds: float = 180.0) -> None:
         """Wait for a text in the user's file."""
         wait_for(lambda: text in self.output(job), seconds, lambda: self.output(job) + self.log())
+
+    @property
+    def command(self) -> str:
+        """`railweld-bridge` as role bridge installs it, but of the source tree."""
+        return f"env PYTHONPATH={ROOT}/src python3 -m railweld.bridge.ask"
+
+    def ask(self, *arguments: str, user: str, check: bool = True) -> str:
+        """What it prints; errors too where it may fail."""
+        done = self.slurm.run(*self.command.split(), *arguments, user=user, check=check)
+        return done.stdout if check else done.stdout + done.stderr
 
     def log(self) -> str:
         """The end of the daemon's log."""

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from railweld.bridge.pod import srun, step, wire
+from railweld.bridge.pod import shell, srun, step, wire
 
 #: Where the job's Secret is mounted.
 FOLDER = Path("/run/railweld/job")
@@ -466,6 +466,11 @@ class Agent:
                         return
                     if "requeue" in words:
                         await self._requeue(writer)
+                    if "environment" in words:
+                        directory = self.plan["directory"]
+                        found = self.environment()
+                        writer.write(wire.control(environment=found, directory=directory))
+                        await writer.drain()
         except (OSError, wire.ProtocolError, TypeError):
             pass
         finally:
@@ -583,4 +588,6 @@ def main() -> int:
     """Entry point of the pod, and of the shims."""
     if sys.argv[1:2] in (["srun"], ["scontrol"]):
         return srun.main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1:2] == ["shell"]:
+        return shell.main(sys.argv[2:])
     return asyncio.run(Agent().run())

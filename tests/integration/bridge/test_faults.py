@@ -1,0 +1,503 @@
+"""The failure matrix: what breaks while jobs run, and what must not follow from it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from railweld import names
+from tests.integration.bridge import proxy as proxies
+from tests.integration.bridge.proxy import WRITES, Proxy
+from tests.integration.bridge.slurmlab import wait_for
+from tests.integration.bridge.world import World
+
+pytestmark = [pytest.mark.lab, pytest.mark.deep]
+
+SPMD = "#!/bin/bash\n#BRIDGE mode=spmd\n"
+SLEEP = SPMD + "echo up $SLURM_NODEID\nsleep 300\n"
+#: Ends when /data/go is there; prints all the while.
+WAITS = SPMD + (
+    "echo up $SLURM_NODEID\nn=0\n"
+    "while [ ! -e /data/go ]; do n=$((n + 1)); echo line $n; sleep 0.2; done\necho last $n\n"
+)
+CLIENT = "/usr/libexec/railweld/exec .*slurm_script"
+
+
+@pytest.fixture(autouse=True)
+def _no_go(world: World) -> None:
+    world.slurm.sh("rm -f /data/go")
+
+
+@pytest.fixture
+def proxy(world: World) -> Iterator[Proxy]:
+    """A daemon that reaches the API server through a proxy."""
+    direct = world.config["kubeconfig"]
+    with proxies.running(world.plane) as found:
+        world.restart_daemon("TERM", kubeconfig=str(found.kubeconfig(Path(direct))))
+        yield found
+        found.faults.clear()
+        if world.slurm.pids("railweld.bridge.daemon"):
+            world.stop_daemon("KILL")
+        world.start_daemon(kubeconfig=direct)
+
+
+@pytest.fixture
+def settings(world: World) -> Iterator[dict[str, object]]:
+    """Entries of bridge.json for one test; the daemon has its old ones afterwards."""
+    before = dict(world.config)
+    changes: dict[str, object] = {}
+    yield changes
+    for name in changes:
+        world.config.pop(name, None)
+    world.config |= before
+    world.restart_daemon("TERM")
+
+
+def uids(world: World, job: int) -> list[str]:
+    return [pod["metadata"]["uid"] for pod in world.pods(job)]
+
+
+def complete(world: World, job: int, ranks: int = 1) -> None:
+    """The job's output has every line of every rank, once."""
+    output = world.output(job)
+    for rank in range(ranks):
+        mark = f"[gpu{rank + 1}] " if ranks > 1 else ""
+        lines = [
+            line[len(mark) :]
+            for line in output.splitlines()
+            if line.startswith(mark) and not line[len(mark) :].startswith("bridge:")
+        ]
+        count = int(lines[-1].removeprefix("last "))
+        wanted = [f"up {rank}", *(f"line {n}" for n in range(1, count + 1)), f"last {count}"]
+        assert lines == wanted
+
+
+# -- the daemon --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_at_each_write_to_the_api_loses_nothing(
+    world: World, proxy: Proxy, moment: str
+) -> None:
+    """Killed at its 1st, 2nd, ... write until a job needs no more: one Job each, status kept."""
+    step = 0
+    while True:
+        reached = _crash_at(world, proxy, step, moment)
+        job = world.slurm.script("#!/bin/bash\necho once\nexit 5\n", "-w", "gpu1,gpu2", "-N2")
+        wait_for(lambda at=reached, j=job: at.is_set() or world.slurm.state(j) == "FAILED")
+        if reached.is_set():
+            world.start_daemon()
+        world.slurm.wait_state(job, "FAILED")
+        assert world.slurm.job(job)["ExitCode"] == "5:0"
+        assert world.output(job).count("once\n") == 1
+        assert len(world.objects("jobs", job)) == 1
+        if not reached.is_set():
+            break
+        step += 1
+    # The agent's ConfigMap, the Job, its Secret.
+    assert step >= 3
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_at_each_write_of_a_cancellation_leaves_no_pod(
+    world: World, proxy: Proxy, moment: str
+) -> None:
+    step = 0
+    while True:
+        job = world.slurm.script(SLEEP, "-N2")
+        world.has_said(job, "up 1\n")
+        reached = _crash_at(world, proxy, step, moment)
+        world.slurm.run("scancel", str(job))
+        wait_for(lambda at=reached, j=job: at.is_set() or world.slurm.state(j) == "CANCELLED")
+        if reached.is_set():
+            assert world.slurm.state(job) in ("COMPLETING", "CANCELLED")
+            world.start_daemon()
+        world.slurm.wait_state(job, "CANCELLED")
+        assert world.live_pods() == []
+        if not reached.is_set():
+            break
+        step += 1
+    assert step >= 1
+
+
+def _crash_at(world: World, proxy: Proxy, step: int, moment: str) -> threading.Event:
+    """Kill the daemon at a write of it; returns what is set then."""
+    reached, writes = threading.Event(), [0]
+
+    def matches(method: str, path: str, _query: str) -> bool:
+        if method not in WRITES or path.endswith("/token") or reached.is_set():
+            return False
+        writes[0] += 1
+        return writes[0] == step + 1
+
+    def crash() -> None:
+        world.stop_daemon("KILL")
+        reached.set()
+
+    proxy.faults.clear()
+    proxy.fault(matches=matches, **{moment: crash})
+    return reached
+
+
+def test_killed_while_pods_start(world: World) -> None:
+    world.fault("gpu2", "hold")
+    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: len(world.hosts(job)) == 2)
+    before = uids(world, job)
+    world.restart_daemon()
+    world.slurm.sh("touch /data/go")
+    world.fault("gpu2", "hold", None)
+    world.slurm.wait_state(job, "COMPLETED")
+    assert uids(world, job) == before
+    complete(world, job, 2)
+
+
+def test_killed_while_bodies_run_and_not_a_line_is_lost_or_twice(world: World) -> None:
+    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "line 5\n")
+    before = uids(world, job)
+    for _ in range(3):
+        world.restart_daemon()
+        lines = world.output(job).count("line")
+        wait_for(lambda at=lines: world.output(job).count("line") > at + 4)
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert uids(world, job) == before
+    complete(world, job, 2)
+
+
+def test_away_when_the_bodies_end_and_their_status_still_arrives(world: World) -> None:
+    job = world.slurm.script(SPMD + "echo up\nsleep 3\nexit 9\n", "-N2")
+    world.has_said(job, "up\n")
+    world.stop_daemon("KILL")
+    pods = wait_for(lambda: not world.live_pods() and world.pods(job))
+    assert pods
+    assert world.slurm.state(job) == "RUNNING"
+    world.start_daemon()
+    world.slurm.wait_state(job, "FAILED")
+    assert world.slurm.job(job)["ExitCode"] == "9:0"
+
+
+def test_killed_while_pods_take_their_grace(world: World) -> None:
+    trap = "trap 'echo saving; sleep 8; echo saved; exit 0' TERM"
+    job = world.slurm.script(f"#!/bin/bash\n{trap}\necho up\nsleep 600 & wait\n")
+    world.has_said(job, "up\n")
+    world.slurm.run("scancel", str(job))
+    world.has_said(job, "saving\n")
+    world.restart_daemon()
+    if world.live_pods():
+        assert world.slurm.state(job) == "COMPLETING"
+    world.slurm.wait_state(job, "CANCELLED")
+    assert "saved\n" in world.output(job)
+    assert world.live_pods() == []
+
+
+def test_a_second_daemon_is_refused(world: World) -> None:
+    done = world.slurm.run(
+        "env", f"PYTHONPATH={Path(__file__).parents[3]}/src", "python3", "-m",
+        "railweld.bridge.daemon", "--config", "/tmp/bridge.json", check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "found another bridged at work" in done.stderr
+
+
+# -- the client and Slurm ----------------------------------------------------------------------
+
+
+def test_a_killed_client_fails_the_job_and_takes_its_pods_along(world: World) -> None:
+    job = world.slurm.script(SLEEP, "-N2")
+    world.has_said(job, "up 1\n")
+    world.slurm.signal("KILL", *world.slurm.pids(CLIENT))
+    world.slurm.wait_state(job, "FAILED", "NODE_FAIL", "CANCELLED")
+    # No node is given away before its pod is gone.
+    assert world.live_pods() == []
+    wait_for(world.slurm.idle)
+
+
+def test_a_restart_of_slurmctld_and_its_silence_end_nothing(world: World) -> None:
+    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "up 1\n")
+    before = uids(world, job)
+    world.slurm.stop_slurmctld()
+    wait_for(lambda: "slurmctld does not answer" in world.get_any("/readyz"))
+    lines = world.output(job).count("line")
+    wait_for(lambda: world.output(job).count("line") > lines + 10)
+    assert len(world.live_pods()) == 2
+    world.slurm.start_slurmctld()
+    wait_for(lambda: world.get("/readyz", check=False) == "ok\n")
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert uids(world, job) == before
+    complete(world, job, 2)
+
+
+def test_a_restart_of_slurmd_ends_nothing(world: World) -> None:
+    job = world.slurm.script(WAITS, "-w", "gpu1")
+    world.has_said(job, "up 0\n")
+    before = uids(world, job)
+    world.slurm.signal("TERM", *world.slurm.pids("slurmd -N gpu1$"))
+    wait_for(lambda: not world.slurm.pids("slurmd -N gpu1$"))
+    world.slurm.run("slurmd", "-N", "gpu1")
+    lines = world.output(job).count("line")
+    wait_for(lambda: world.output(job).count("line") > lines + 10)
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert uids(world, job) == before
+    complete(world, job)
+
+
+def test_a_full_disk_loses_no_output(world: World) -> None:
+    slurm = world.slurm
+    slurm.sh("mkdir -p /data/small; mount -t tmpfs -o size=256k,mode=1777 none /data/small")
+    try:
+        job = slurm.script(
+            "#!/bin/bash\nseq 1 100000\n", "--output=/data/small/out", "--chdir=/data"
+        )
+        wait_for(lambda: int(slurm.sh("stat -c %s /data/small/out", check=False) or 0) > 200_000)
+        time.sleep(2)  # as long as a full disk may last; what is tested is that nothing happens
+        assert slurm.state(job) == "RUNNING"
+        slurm.sh("mount -o remount,size=8m /data/small")
+        slurm.wait_state(job, "COMPLETED")
+        lines = [line for line in slurm.read("/data/small/out").splitlines() if line.isdigit()]
+        assert lines == [str(n) for n in range(1, 100_001)]
+    finally:
+        slurm.sh("umount /data/small", check=False)
+
+
+# -- the API server ----------------------------------------------------------------------------
+
+
+def test_an_outage_of_the_api_ends_nothing(world: World) -> None:
+    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "up 1\n")
+    before = uids(world, job)
+    world.plane.stop("apiserver")
+    try:
+        wait_for(lambda: "Kubernetes API does not answer" in world.get_any("/readyz"))
+        lines = world.output(job).count("line")
+        wait_for(lambda: world.output(job).count("line") > lines + 20)
+        assert world.slurm.state(job) == "RUNNING"
+    finally:
+        world.plane.start_api_server()
+        world.plane.wait()
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert uids(world, job) == before
+    complete(world, job, 2)
+
+
+def test_a_job_cancelled_in_an_outage_keeps_its_nodes_until_its_pods_are_gone(
+    world: World,
+) -> None:
+    job = world.slurm.script(SLEEP, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "up 1\n")
+    world.plane.stop("apiserver")
+    try:
+        world.slurm.run("scancel", str(job))
+        wait_for(lambda: world.slurm.state(job) == "COMPLETING")
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            assert world.slurm.state(job) == "COMPLETING"
+            time.sleep(0.5)
+    finally:
+        world.plane.start_api_server()
+        world.plane.wait()
+    world.slurm.wait_state(job, "CANCELLED")
+    assert world.live_pods() == []
+
+
+def test_a_job_that_starts_in_an_outage_waits_and_says_so(world: World) -> None:
+    world.plane.stop("apiserver")
+    try:
+        job = world.slurm.script("#!/bin/sh\necho ran\n")
+        world.slurm.wait_state(job, "RUNNING")
+        wait_for(lambda: "Kubernetes API does not answer" in world.get_any("/readyz"))
+    finally:
+        world.plane.start_api_server()
+        world.plane.wait()
+    world.slurm.wait_state(job, "COMPLETED")
+    assert "ran\n" in world.output(job)
+
+
+def test_a_busy_api_server_is_asked_again(world: World, proxy: Proxy) -> None:
+    busy = {"kind": "Status", "status": "Failure", "code": 429, "message": "too many requests"}
+    for method in ("POST", "GET", "DELETE"):
+        proxy.fault(
+            matches=lambda m, _p, q, want=method: m == want and "watch" not in q,
+            answer=(429, {"Retry-After": "1"}, json.dumps(busy).encode()),
+            times=3,
+        )
+    job = world.slurm.script("#!/bin/sh\necho ran\nexit 3\n", "-N2")
+    world.slurm.wait_state(job, "FAILED")
+    assert world.slurm.job(job)["ExitCode"] == "3:0"
+    assert len(world.objects("jobs", job)) == 1
+    assert proxy.faults[0].happened == 3
+
+
+def test_an_expired_watch_is_begun_anew(world: World, proxy: Proxy) -> None:
+    expired = {
+        "type": "ERROR",
+        "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"},
+    }
+    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "up 1\n")
+    before = world.metric("watch_restarts_total", kind="pods")
+    proxy.fault(
+        matches=lambda _m, _p, q: "watch=1" in q,
+        answer=(200, {"Content-Type": "application/json"}, json.dumps(expired).encode() + b"\n"),
+        times=6,
+    )
+    proxy.cut_watches()
+    wait_for(lambda: proxy.faults[0].happened == 6)
+    wait_for(lambda: world.get("/readyz", check=False) == "ok\n")
+    assert world.metric("watch_restarts_total", kind="pods") > before
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    complete(world, job, 2)
+
+
+def test_a_watch_that_falls_silent_is_noticed(world: World, proxy: Proxy) -> None:
+    proxy.fault(matches=lambda _m, p, q: "watch=1" in q and p.endswith("/pods"), freeze=True,
+                times=1)  # fmt: skip
+    proxy.cut_watches()
+    wait_for(lambda: proxy.faults[0].happened == 1)
+    job = world.slurm.script("#!/bin/sh\necho ran\n")
+    world.slurm.wait_state(job, "COMPLETED", seconds=150)
+
+
+# -- nodes and pods ----------------------------------------------------------------------------
+
+
+def test_an_evicted_pod_puts_the_job_back_into_the_queue(world: World) -> None:
+    text = SPMD + 'echo run $SLURM_RESTART_COUNT\n[ "$SLURM_RESTART_COUNT" != 0 ] || sleep 300\n'
+    job = world.slurm.script(text, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: world.output(job).count("run 0\n") == 2)
+    world.fault("gpu2", "evict")
+    world.has_said(job, "low on resource")
+    world.fault("gpu2", "evict", None)
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("run 1\n") == 2
+    assert world.slurm.job(job)["Restarts"] == "1"
+
+
+def test_a_job_deleted_from_outside_fails_and_says_so(world: World) -> None:
+    job = world.slurm.script(SLEEP, "-N2", "--no-requeue")
+    world.has_said(job, "up 1\n")
+    name = f"slurm-lab-{job}-r0"
+    world.plane.kubectl("delete", "job", name, "-n", names.NAMESPACE_JOBS, "--wait=false")
+    world.slurm.wait_state(job, "FAILED")
+    assert "deleted from outside" in world.output(job)
+    assert world.live_pods() == []
+
+
+def test_an_image_that_never_comes_ends_the_job_with_the_reason(
+    world: World, settings: dict[str, object]
+) -> None:
+    settings["start_limit"] = 4
+    world.restart_daemon("TERM", start_limit=4)
+    world.fault("gpu2", "pull", "manifest unknown")
+    job = world.slurm.script(SLEEP, "-w", "gpu1,gpu2", "-N2", "--no-requeue")
+    world.slurm.wait_state(job, "FAILED")
+    output = world.output(job)
+    assert "did not start within 4 s" in output
+    assert "gpu2: ImagePullBackOff: manifest unknown" in output
+    assert "up 0" not in output
+    assert world.live_pods() == []
+
+
+def test_a_dead_node_ends_its_job_and_comes_back_when_it_is_ready(
+    world: World, settings: dict[str, object]
+) -> None:
+    settings["node_grace"] = 2
+    world.restart_daemon("TERM", node_grace=2)
+    job = world.slurm.script(SLEEP, "-w", "gpu7,gpu8", "-N2", "--no-requeue")
+    other = world.slurm.script(WAITS, "-w", "gpu1")
+    world.has_said(job, "up 1\n")
+    world.has_said(other, "up 0\n")
+    before = uids(world, other)
+    world.fault("gpu8", "dead")
+    wait_for(lambda: "DOWN" in world.slurm.node("gpu8")["state"], 240)
+    assert world.slurm.node("gpu8")["reason"].startswith("railweld: NotReady")
+    world.slurm.wait_state(job, "NODE_FAIL", "FAILED")
+    wait_for(lambda: "IDLE" in world.slurm.node("gpu7")["state"])
+    # Its pod may still run there, so Slurm gives it to nobody.
+    assert "DOWN" in world.slurm.node("gpu8")["state"]
+    world.fault("gpu8", "dead", None)
+    wait_for(lambda: world.slurm.node("gpu8")["state"] == "IDLE")
+    assert [pod for pod in world.live_pods() if f"-{job}-" in pod] == []
+    assert uids(world, other) == before
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(other, "COMPLETED")
+
+
+def test_a_gang_with_a_hole_is_ended_though_slurm_would_keep_it(world: World) -> None:
+    job = world.slurm.script(SLEEP, "-w", "gpu1,gpu2", "-N2", "--no-kill", "--no-requeue")
+    world.has_said(job, "up 1\n")
+    world.slurm.run("scontrol", "update", "nodename=gpu2", "state=down", "reason=fan")
+    try:
+        world.slurm.wait_state(job, "FAILED", "NODE_FAIL")
+        assert world.live_pods() == []
+    finally:
+        # An administrator's reason is not the bridge's to take back.
+        assert world.slurm.node("gpu2")["reason"] == "fan"
+        world.slurm.run("scontrol", "update", "nodename=gpu2", "state=resume")
+
+
+def test_cordons_and_missing_devices_drain_and_come_back(world: World) -> None:
+    plane, slurm = world.plane, world.slurm
+    plane.kubectl("cordon", "gpu4")
+    try:
+        wait_for(lambda: slurm.node("gpu4")["reason"] == "railweld: cordoned")
+        assert "DRAIN" in slurm.node("gpu4")["state"]
+    finally:
+        plane.kubectl("uncordon", "gpu4")
+    wait_for(lambda: slurm.node("gpu4")["state"] == "IDLE")
+    _allocatable(world, "gpu4", "7")
+    try:
+        wait_for(
+            lambda: slurm.node("gpu4")["reason"] == "railweld: 7 of 8 nvidia.com/gpu allocatable"
+        )
+    finally:
+        _allocatable(world, "gpu4", "8")
+    wait_for(lambda: slurm.node("gpu4")["state"] == "IDLE")
+
+
+def test_an_administrators_drain_is_never_undone(world: World) -> None:
+    slurm = world.slurm
+    slurm.run("scontrol", "update", "nodename=gpu5", "state=drain", "reason=memory errors")
+    try:
+        world.plane.kubectl("cordon", "gpu5")
+        world.plane.kubectl("cordon", "gpu6")
+        wait_for(lambda: slurm.node("gpu6")["reason"] == "railweld: cordoned")
+        world.plane.kubectl("uncordon", "gpu5")
+        world.plane.kubectl("uncordon", "gpu6")
+        wait_for(lambda: slurm.node("gpu6")["state"] == "IDLE")
+        assert "DRAIN" in slurm.node("gpu5")["state"]
+        assert slurm.node("gpu5")["reason"] == "memory errors"
+    finally:
+        slurm.run("scontrol", "update", "nodename=gpu5", "state=resume")
+
+
+def test_a_cordon_under_a_job_ends_no_pod(world: World) -> None:
+    job = world.slurm.script(WAITS, "-w", "gpu3")
+    world.has_said(job, "up 0\n")
+    world.plane.kubectl("cordon", "gpu3")
+    try:
+        wait_for(lambda: world.slurm.node("gpu3")["reason"] == "railweld: cordoned")
+        assert len(world.live_pods()) == 1
+    finally:
+        world.plane.kubectl("uncordon", "gpu3")
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+
+
+def _allocatable(world: World, node: str, gpus: str) -> None:
+    patch = {"status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+    world.plane.kubectl(
+        "patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps(patch)
+    )
