@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import http.server
 import importlib.util
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from railweld import names
+from railweld.bridge import bundle
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """\
@@ -75,6 +82,13 @@ class Node:
     def exists(self, name: str) -> bool:
         return self.path(name).exists()
 
+    def read(self, name: str) -> str | None:
+        return self.path(name).read_text() if self.exists(name) else None
+
+    def sha256(self, name: str) -> str | None:
+        found = self.path(name)
+        return hashlib.sha256(found.read_bytes()).hexdigest() if found.is_file() else None
+
     def output(self, *argv: str) -> str | None:
         words: Sequence[str] = argv[2:] if argv[0] == "timeout" else argv
         return self.outputs.get(" ".join(words[:2]))
@@ -130,3 +144,65 @@ def test_daemons_of_a_replaced_package(probe: Any, tmp_path: Path) -> None:
         (tmp_path / "proc" / number).mkdir(parents=True)
         (tmp_path / "proc" / number / "exe").symlink_to(program)
     assert probe.read_outdated(Node(tmp_path, {})) == ["slurmctld"]
+
+
+# -- the bridge --------------------------------------------------------------------------------
+
+
+def test_the_probe_looks_where_the_role_writes(probe: Any) -> None:
+    """It runs on the node without railweld, so its names are a second spelling."""
+    assert probe.BRIDGE_UNIT == names.BRIDGE_UNIT
+    assert probe.BRIDGE_PROGRAMS == names.BRIDGE_PROGRAMS
+    assert probe.BRIDGE_CLIENT == names.BRIDGE_CLIENT
+    assert probe.BRIDGE_EPILOG == names.BRIDGE_EPILOG
+    assert probe.BRIDGE_CONFIG == names.BRIDGE_CONFIG
+    assert probe.BRIDGE_KUBECONFIG == names.BRIDGE_KUBECONFIG
+    assert probe.BRIDGE_TOKEN == names.BRIDGE_TOKEN
+    assert probe.BRIDGE_MONITOR == names.BRIDGE_MONITOR
+    assert f"/namespaces/{names.NAMESPACE_JOBS}/" in probe.BRIDGE_LOOK
+
+
+def test_a_head_without_a_bridge(probe: Any, tmp_path: Path) -> None:
+    found = probe.read_bridge(Node(tmp_path, {}))
+    assert found["present"] is False
+    assert found["programs"] == []
+    assert (found["token"]["sha256"], found["api"], found["ready"]) == (None, None, None)
+
+
+def test_a_token_shows_its_end_and_not_itself(probe: Any, tmp_path: Path) -> None:
+    claims = base64.urlsafe_b64encode(b'{"iat": 100, "exp": 300}').decode().rstrip("=")
+    token = tmp_path / names.BRIDGE_TOKEN.lstrip("/")
+    token.parent.mkdir(parents=True)
+    token.write_text(f"header.{claims}.signature")
+    token.chmod(0o600)
+    program = tmp_path / bundle.build().path.lstrip("/")
+    program.parent.mkdir(parents=True)
+    program.touch()
+    found = probe.read_bridge(Node(tmp_path, {}))
+    assert found["present"] is True
+    assert found["programs"] == [program.name]
+    assert (found["token"]["issued"], found["token"]["expires"]) == (100.0, 300.0)
+    assert found["token"]["mode"] == "0600"
+    assert "signature" not in repr(found)
+    assert probe.read_claims("garbage")["expires"] is None
+
+
+def test_what_the_daemon_says_is_read_from_where_it_listens(probe: Any, tmp_path: Path) -> None:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b"slurmctld does not answer\n")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = tmp_path / names.BRIDGE_CONFIG.lstrip("/")
+    config.parent.mkdir(parents=True)
+    config.write_text(f'{{"monitor": "127.0.0.1:{server.server_port}"}}')
+    assert probe.read_ready(Node(tmp_path, {})) == "slurmctld does not answer"
+    server.shutdown()
+    server.server_close()
+    assert probe.read_ready(Node(tmp_path, {})).startswith("no answer: ")
