@@ -37,9 +37,15 @@ class NodePlan:
     is_mirror: bool
     hardware: dict[str, Any] = field(hash=False)
 
+    @property
+    def mac(self) -> str:
+        """Of its management interface: a machine that was off is where its neighbours expect it."""
+        return ":".join(f"{byte:02x}" for byte in (0x02, 0x4C, *map(int, self.address.split("."))))
+
     def digest(self, *parts: str) -> str:
         """Changes when the node has to be made anew."""
-        text = json.dumps([self.name, self.address, self.is_mirror, self.hardware, *parts])
+        described = [self.name, self.address, self.mac, self.is_mirror, self.hardware, *parts]
+        text = json.dumps(described)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

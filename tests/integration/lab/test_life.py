@@ -85,7 +85,9 @@ def test_a_reboot_forgets_modules_rail_settings_and_rules(lab: Lab) -> None:
     node.exec(["ip", "address", "add", "10.10.2.2/24", "dev", "rail2"])
     node.exec(["ip", "rule", "add", "preference", "500", "lookup", "100"])
     node.exec(["dcb", "pfc", "set", "dev", "rail2", "prio-pfc", "3:on"])
+    mac = node.read("/sys/class/net/eth0/address").strip()
     reboot(node)
+    assert node.read("/sys/class/net/eth0/address").strip() == mac == node.plan.mac
     assert "rdma_ucm" not in node.exec(["lsmod"]).stdout
     assert "mtu 1500" in node.exec(["ip", "link", "show", "rail2"]).stdout
     assert "10.10.2.2" not in node.exec(["ip", "address", "show", "rail2"]).stdout

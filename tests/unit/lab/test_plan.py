@@ -31,6 +31,12 @@ def plan(folder: Path, hosts: dict[str, Any], groups: dict[str, list[str]]) -> L
     return plan_lab([str(path)])
 
 
+def test_interfaces_keep_their_addresses_and_share_none(tmp_path: Path) -> None:
+    hosts = {f"gpu{n}": {"ansible_host": f"10.213.7.1{n}"} for n in (1, 2)}
+    nodes = plan(tmp_path, hosts, {"gpu_nodes": list(hosts), "time_servers": ["gpu1"]}).nodes
+    assert [node.mac for node in nodes] == ["02:4c:0a:d5:07:0b", "02:4c:0a:d5:07:0c"]
+
+
 def test_gpu_nodes_have_gpus_and_switches_are_no_nodes(tmp_path: Path) -> None:
     found = plan(
         tmp_path,
