@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import time
+from typing import Annotated, Final
 
 import typer
 
 from railweld.access import Access, given
-from railweld.errors import UsageError
+from railweld.errors import ExitCode, UsageError
 from railweld.options import AsJson, JUnit, grouped
+
+#: Seconds between two looks of `--wait`.
+_PAUSE_S: Final = 2.0
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +34,10 @@ def verify(
         typer.Option("-l", "--limit", help="Hosts or switches by name, pattern or group."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Switches at the same time.")] = 32,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0, help="Look again until all is well, for so many seconds."),
+    ] = 0.0,
     junit: JUnit = None,
     pods: Annotated[
         bool,
@@ -50,10 +58,17 @@ def verify(
 
     write_junit = junit_file(junit)
     wanted = _stages(stage or ["all"], list(stages.STAGES))
-    request = stages.request_for(access, limit=limit, jobs=jobs, pods=pods)
-    found = {name: stages.verify(request, name) for name in wanted}
+    deadline = time.monotonic() + wait
+    while True:
+        # Another one for each look: it remembers what nodes said.
+        request = stages.request_for(access, limit=limit, jobs=jobs, pods=pods)
+        found = {name: stages.verify(request, name) for name in wanted}
+        checks = [check for each in found.values() for check in each.checks]
+        code = exit_code(checks)
+        if code is ExitCode.OK or time.monotonic() >= deadline:
+            break
+        time.sleep(_PAUSE_S)
     write_junit(request.site.name, found)
-    checks = [check for each in found.values() for check in each.checks]
     tables = [table for each in found.values() for table in each.tables]
     if as_json:
         data = {
@@ -65,7 +80,7 @@ def verify(
         for table in tables:
             print_table(table)
         print_checks(checks)
-    return exit_code(checks)
+    return code
 
 
 def _stages(asked: list[str], known: list[str]) -> list[str]:

@@ -8,9 +8,10 @@ from railweld.access import Access
 from railweld.errors import ExitCode, UsageError
 from railweld.record import Check, Status
 from railweld.site import Site, load_inventory, load_site
+from railweld.verify import cli, stages
 from railweld.verify.cli import _stages
 from railweld.verify.output import exit_code, print_table
-from railweld.verify.stages import STAGES, Request, Table
+from railweld.verify.stages import STAGES, Request, Table, Verified
 
 LAB = "inventories/lab"
 
@@ -72,6 +73,20 @@ def test_the_worst_record_decides_the_exit_code(statuses: list[Status], code: Ex
         for status in statuses
     ]
     assert exit_code(checks) == code
+
+
+def test_waiting_looks_again_until_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(status: Status) -> Check:
+        return Check(
+            id="x.y", layer="host", target="gpu1", status=status, ran="", found="", expected=""
+        )
+
+    looks = [Status.FAIL, Status.UNKNOWN, Status.PASS, Status.FAIL]
+    monkeypatch.setattr(cli, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(stages, "verify", lambda _request, _stage: Verified([record(looks.pop(0))]))
+    assert cli.verify(access=Access((LAB,)), stage=["links"], wait=60) == ExitCode.OK
+    assert looks == [Status.FAIL]
+    assert cli.verify(access=Access((LAB,)), stage=["links"]) == ExitCode.FAILED
 
 
 def test_a_large_table_shows_what_needs_a_look_and_counts_the_rest(
