@@ -84,9 +84,10 @@ def test_waiting_looks_again_until_all_is_well(monkeypatch: pytest.MonkeyPatch) 
     looks = [Status.FAIL, Status.UNKNOWN, Status.PASS, Status.FAIL]
     monkeypatch.setattr(cli, "_PAUSE_S", 0.0)
     monkeypatch.setattr(stages, "verify", lambda _request, _stage: Verified([record(looks.pop(0))]))
-    assert cli.verify(access=Access((LAB,)), stage=["links"], wait=60) == ExitCode.OK
+    where = {"inventory": [LAB], "extra_vars": None, "vault_password_file": None}
+    assert cli.verify(**where, stage=["links"], wait=60) == ExitCode.OK
     assert looks == [Status.FAIL]
-    assert cli.verify(access=Access((LAB,)), stage=["links"]) == ExitCode.FAILED
+    assert cli.verify(**where, stage=["links"]) == ExitCode.FAILED
 
 
 def test_a_large_table_shows_what_needs_a_look_and_counts_the_rest(
