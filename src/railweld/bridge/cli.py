@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from railweld.options import AsJson, ExtraVars, Inventory, Vault
+from railweld.access import Access, given
+from railweld.options import AsJson, grouped
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A number, or ARRAY_TASK.")]
 Node = Annotated[str, typer.Argument(metavar="[NODE]", help="Default: the first of the job.")]
@@ -34,38 +35,35 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group)
 
 
+@grouped(access=given)
 def status(
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
     as_json: AsJson = False,
 ) -> int:
     """The daemon, the nodes that it took out, and your jobs."""
     words = ["status", *(["--json"] if as_json else [])]
-    return _ask(words, inventory, extra_vars, vault_password_file)
+    return _ask(access, words)
 
 
+@grouped(access=given)
 def explain(
-    job: Job,
     *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
+    access: Access,
+    job: Job,
     as_json: AsJson = False,
 ) -> int:
     """One page about one job: Slurm, Kubernetes, what it waits for, last events, what to do."""
     words = ["explain", job, *(["--json"] if as_json else [])]
-    return _ask(words, inventory, extra_vars, vault_password_file)
+    return _ask(access, words)
 
 
+@grouped(access=given)
 def logs(
+    *,
+    access: Access,
     job: Job,
     node: Node = "",
-    *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
     tail: Annotated[
         int | None, typer.Option("--tail", min=1, help="The last lines of each pod.")
     ] = None,
@@ -77,30 +75,22 @@ def logs(
     words = ["logs", job, *([node] if node else [])]
     words += ["--tail", str(tail)] if tail else []
     words += ["--follow"] if follow else []
-    return _ask(words, inventory, extra_vars, vault_password_file, on_head=follow)
+    return _ask(access, words, on_head=follow)
 
 
+@grouped(access=given)
 def shell(
+    *,
+    access: Access,
     job: Job,
     node: Node = "",
-    *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
 ) -> int:
     """A shell in a pod of your job, with its environment; on the head only, Ctrl-] leaves it."""
     words = ["shell", job, *([node] if node else [])]
-    return _ask(words, inventory, extra_vars, vault_password_file, on_head=True)
+    return _ask(access, words, on_head=True)
 
 
-def _ask(
-    words: Sequence[str],
-    inventory: list[str] | None,
-    extra_vars: list[str] | None,
-    vault_password_file: Path | None,
-    *,
-    on_head: bool = False,
-) -> int:
+def _ask(access: Access, words: Sequence[str], *, on_head: bool = False) -> int:
     from railweld import names
     from railweld.bridge import ask
 
@@ -111,7 +101,7 @@ def _ask(
     from railweld.slurm.model import heads
     from railweld.verify.stages import request_for
 
-    request = request_for(inventory, extra_vars, vault_password_file)
+    request = request_for(access)
     head = next(iter(heads(request.site)), None)
     if head is None:
         raise UsageError(
@@ -125,12 +115,10 @@ def _ask(
             f"Fix: ssh -t {request.site.hosts[head].address} {command}"
         )
     answers = nodes.ask(
-        request.access.inventory,
+        request.access,
         [head],
         [{"name": _TASK, "ansible.builtin.command": {"argv": [names.BRIDGE_COMMAND, *words]}}],
         timeout_s=_TIMEOUT_S,
-        extra_vars=request.access.extra_vars,
-        vault_password_file=request.access.vault_password_file,
     )
     answer = answers.get(head, {}).get(_TASK)
     if answer is None or answer.rc is None:
