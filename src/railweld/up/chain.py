@@ -120,6 +120,7 @@ def _stack(context: Context) -> list[Command]:
         context.pulumi("stack", "select", "--create", name),
         context.pulumi("config", "set", "--stack", name, "railweld:site", inventory),
         context.pulumi("up", "--stack", name, "--yes", "--skip-preview"),
+        context.railweld("verify", "--stage", "cluster"),
     ]
 
 

@@ -10,6 +10,7 @@ from railweld.doctor.catalogue import CatalogueError, Entry, load, read
 from railweld.doctor.diagnosis import Doctor, refuse_untrue
 from railweld.doctor.layers import Layer
 from railweld.gpus import APPLICATION_XIDS
+from tests.unit import check_ids
 
 ENTRIES = load()
 
@@ -151,3 +152,8 @@ def test_all_faults_of_a_file_are_named_at_once() -> None:
         "entries[0].layer",
         "entries[0].basis",
     ]
+
+
+def test_every_check_that_an_entry_names_can_be_emitted() -> None:
+    unknown = [(e.id, check) for e in ENTRIES for check in e.checks if not check_ids.exists(check)]
+    assert unknown == []

@@ -80,6 +80,7 @@ CHECKS = {
     "nvme_cache.mounted": "nvme-cache",
     "nccl.traffic_class": "nccl-profile",
     "nccl.library": "cuda-package",
+    "slurm.nodes": "slurm-gres",
 }
 
 
