@@ -39,7 +39,7 @@ BUILD = Moment("slow-build", ("seconds=45",), "dkms (autoinstall|install|build)"
 UNPACK = Moment(
     "slow-unpack",
     ("package=nvidia-utils-*", "seconds=45"),
-    "dpkg-deb --fsys-tarfile .*/nvidia-utils-",
+    "dpkg-deb --fsys-tarfile .*[/-]nvidia-utils-",
 )
 
 

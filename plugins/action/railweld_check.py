@@ -72,12 +72,13 @@ def verdict_of_plan(checks: list[Check], planned: set[str]) -> dict[str, Any]:
 
 
 def waits_for_reboot(ctx: Context) -> bool:
-    """True when the run will reboot this host, and only then can tell what a role left behind.
+    """True when only a reboot can tell what a role left behind.
 
     Guards never wait: a role that needs the running driver refuses until the reboot has happened.
+    With `railweld_reboot: skip` the roles before the reboot do all of theirs too, so that one
+    reboot by hand is enough; the first guard after it stops the run.
     """
-    policy = ctx.setting("reboot.policy", "allow")
-    return bool(ctx.reboot_reasons) and policy == "allow" and not ctx.seen("is_controller", False)
+    return bool(ctx.reboot_reasons) and not ctx.seen("is_controller", False)
 
 
 def deferred(ctx: Context, checks: list[Check]) -> dict[str, Any]:

@@ -156,10 +156,11 @@ SLOW_DPKG_DEB = Path("/usr/local/sbin/dpkg-deb")
 def slow_unpack(settings: Settings) -> None:
     """dpkg waits in the middle of unpacking a package: there is a half installed one to be cut."""
     name, seconds = settings.get("package", "*"), int(settings.get("seconds", "30"))
+    # apt numbers the files where it hands over many: /tmp/apt-dpkg-install-x/07-NAME_VERSION.deb.
+    files = " | ".join(f"--fsys-tarfile\\ */{prefix}{name}_*" for prefix in ("", "[0-9]*-"))
     state.write_file(
         SLOW_DPKG_DEB,
-        f'#!/bin/sh\ncase "$*" in --fsys-tarfile\\ */{name}_*) sleep {seconds} ;; esac\n'
-        'exec /usr/bin/dpkg-deb "$@"\n',
+        f'#!/bin/sh\ncase "$*" in {files}) sleep {seconds} ;; esac\nexec /usr/bin/dpkg-deb "$@"\n',
     )
     SLOW_DPKG_DEB.chmod(0o755)
 
