@@ -36,8 +36,10 @@ class Site:
         return self.fleet[name]
 
     def command(self, *words: str) -> subprocess.Popen[str]:
+        # A shell's background jobs, as this suite may be one, ignore Ctrl-C, and so would these.
+        words = ("env", "--default-signal=INT", str(BIN / "railweld"), "fabric", *words)
         return subprocess.Popen(
-            [str(BIN / "railweld"), "fabric", *words, *self.arguments],
+            [*words, *self.arguments],
             cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
