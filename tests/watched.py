@@ -34,7 +34,8 @@ class Moment:
 
 
 #: dpkg configures: the cut leaves half configured packages.
-BUILD = Moment("slow-build", ("seconds=45",), "dkms (autoinstall|install|build)")
+#: The driver's own script asks for the build by way of the one that dkms brings for all of them.
+BUILD = Moment("slow-build", ("seconds=45",), "dkms(/common.postinst| autoinstall| install| build)")
 #: dpkg unpacks: the cut leaves a package that has to be unpacked again.
 UNPACK = Moment(
     "slow-unpack",
