@@ -104,6 +104,11 @@ def _no_cluster_yet(site: Site) -> str:
     return "" if path.exists() else "needs the cluster, which stage cluster makes"
 
 
+def _no_cluster_for_jobs(site: Site) -> str:
+    bridged = any(partition.bridge and partition.hosts for partition in site.partitions)
+    return _no_cluster_yet(site) if bridged else ""
+
+
 def _stack(context: Context) -> list[Command]:
     for found, what in (
         (context.access.inventory[1:], "inventories, expected one: its settings name one"),
@@ -139,7 +144,11 @@ def _if(wanted: object, *words: str) -> tuple[str, ...]:
 
 
 def _playbook(
-    name: str, what: str, playbook: str, skip: Callable[[Site], str] = lambda _: ""
+    name: str,
+    what: str,
+    playbook: str,
+    skip: Callable[[Site], str] = lambda _: "",
+    not_yet: Callable[[Site], str] = lambda _: "",
 ) -> Stage:
     """A stage that is one playbook: its plan is check mode."""
     return Stage(
@@ -149,6 +158,7 @@ def _playbook(
         lambda context: [context.playbook(playbook, "--check", "--diff")],
         programs=("ansible-playbook",),
         skip=skip,
+        not_yet=not_yet,
     )
 
 
@@ -184,6 +194,7 @@ CHAIN: Final = (
         "sbatch, and pods on the nodes that Slurm allocated",
         "deploy-slurm.yml",
         _without(GROUP_SLURM_HEAD),
+        _no_cluster_for_jobs,
     ),
     Stage(
         "proof",

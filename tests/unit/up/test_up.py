@@ -146,3 +146,13 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_first_stage(tmp_p
     assert done.returncode == 64
     assert "--report missing/report.html" in done.stderr
     assert "[1/" not in done.stdout
+
+
+def test_slurm_is_planned_without_a_cluster_only_if_no_job_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAILWELD_STATE", str(tmp_path))
+    slurm = next(stage for stage in CHAIN if stage.name == "slurm")
+    plain = {"railweld_partitions": [{"name": "x", "group": "gpu_nodes", "bridge": False}]}
+    assert "needs the cluster" in slurm.not_yet(context().site)
+    assert slurm.not_yet(load_site([str(EXAMPLE)], plain)) == ""

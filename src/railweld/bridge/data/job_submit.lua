@@ -81,7 +81,7 @@ function M.submit(job, part_list)
     return slurm.SUCCESS
   end
   if job.script == nil or job.script == "" then
-    say("this partition runs batch jobs only: submit with sbatch; srun works inside the script")
+    say("this partition runs batch jobs only: submit with sbatch; srun works inside the script, and railweld-bridge shell JOB opens a shell in it")
     return slurm.ERROR
   end
   if given(job.het_job_offset, NO_VAL) then
