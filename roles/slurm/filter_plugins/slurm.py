@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from railweld.cluster import packages
+from railweld.names import BRIDGE_EPILOG
 from railweld.slurm import conf, stage
 from railweld.verify.context import Context
 
@@ -40,6 +41,11 @@ def files(slurm: Mapping[str, Any]) -> list[str]:
     return [f"{conf.FOLDER}/{name}" for name in conf.files(slurm)]
 
 
+def epilog(_: Any) -> str:
+    """Path of Slurm's Epilog on sites with a bridge."""
+    return BRIDGE_EPILOG
+
+
 def beyond(items: list[str], count: int) -> list[str]:
     """What comes after the first `count` items."""
     return items[count:]
@@ -54,6 +60,7 @@ class FilterModule:
             "slurm_packages": exact_packages,
             "slurm_upgraded": upgraded,
             "slurm_beyond": beyond,
+            "slurm_epilog": epilog,
             "slurm_files": files,
             "slurm_database_conf": conf.slurmdbd_conf,
         }

@@ -102,7 +102,7 @@ def parameters(slurm: Mapping[str, Any]) -> dict[str, str]:
         values["SlurmctldParameters"] = "enable_configless"
     if slurm["bridge"]:
         values["JobSubmitPlugins"] = "lua"
-        # A node whose jobs are plain has no such file, and Slurm runs none there.
+        # One for all nodes: the role puts a file that does nothing onto those with plain jobs.
         values["Epilog"] = BRIDGE_EPILOG
         values["EpilogSlurmctld"] = BRIDGE_EPILOG
     if slurm["accounting"]:

@@ -130,6 +130,19 @@ def problems(site: Site) -> list[str]:
         for partition in bridged(site)
         if not any(site.hosts[name].gpu for name in partition.hosts)
     ]
+    real = [
+        name
+        for name in inside
+        if placement(site, site.hosts[name]) == "real"
+        and any(name in partition.hosts for partition in bridged(site))
+    ]
+    if real:
+        found.append(
+            f"{_some(real)}: found in a bridge partition, with a slurmd of its own or in a plain "
+            "partition too; expected virtual nodes in bridge partitions only: batch steps run "
+            "beside the bridge's daemon, and Slurm and Kubernetes must not share a node's GPUs. "
+            "Fix: take it out of one of the partitions, or railweld_slurmd: virtual"
+        )
     return found
 
 

@@ -31,8 +31,8 @@ def inputs(
 ) -> dict[str, str]:
     """Digest of all that decides what each role does on a host.
 
-    A node that takes its configuration from slurmctld depends neither on the other nodes nor on the
-    bridge.
+    A node that takes its configuration from slurmctld depends neither on the other nodes nor on
+    what the bridge is like, only on whether there is one.
 
     Args:
         roles_folder: where the roles are.
@@ -42,7 +42,7 @@ def inputs(
     site = {key: value for key, value in slurm.items() if key != "host"}
     if not needs_files(slurm):
         site["nodes"] = {name: slurm["nodes"][name] for name in slurm["host"]["daemons"]}
-        site["partitions"], site["bridge"] = [], None
+        site["partitions"], site["bridge"] = [], slurm["bridge"] is not None
     of_bridge = {"bridge": slurm["bridge"], "program": bundle.build().digest}
     return {
         role: inputs_digest(

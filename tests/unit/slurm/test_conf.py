@@ -18,6 +18,10 @@ PLAIN = {
     "railweld_mirrors": OWN,
     "railweld_partitions": [{"name": "plain", "group": "gpu_nodes", "bridge": False}],
 }
+BOTH = [
+    {"name": "gpu", "group": "gpu_nodes"},
+    {"name": "plain", "group": "gpu_nodes", "bridge": False},
+]
 VIRTUAL = """\
 NodeName=gpu[1-3] NodeHostname=head1 NodeAddr=10.0.0.10 Port=[17001-17003] Sockets=2 \
 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=1000000 Gres=gpu:a100:8
@@ -58,7 +62,14 @@ def test_nodes_of_other_partitions_run_a_slurmd_of_their_own(site: SiteMaker) ->
 
 def test_a_node_of_another_kind_gets_a_line_of_its_own(site: SiteMaker) -> None:
     described = site(
-        everywhere={"railweld_mirrors": OWN}, last={"railweld_cpus": 64, "railweld_slurmd": "real"}
+        everywhere={
+            "railweld_mirrors": OWN,
+            "railweld_partitions": [
+                {"name": "gpu", "hosts": ["gpu1", "gpu2"]},
+                {"name": "plain", "hosts": ["gpu3"], "bridge": False},
+            ],
+        },
+        last={"railweld_cpus": 64},
     )
     slurm = model.fact(described)
     lines = [line for line in conf.slurm_conf(slurm).splitlines() if line.startswith("NodeName")]
@@ -100,6 +111,8 @@ def test_the_key_is_in_no_fact(site: SiteMaker) -> None:
         ({"railweld_munge_key": None}, {}, "railweld_munge_key: found nothing"),
         ({}, {"railweld_cpus": None}, "railweld_cpus: found nothing for gpu1, gpu2, gpu3"),
         ({}, {"railweld_slurmd": "real"}, "vendor repository ubuntu2204, which has no Slurm"),
+        ({}, {"railweld_slurmd": "real"}, "expected virtual nodes in bridge partitions only"),
+        ({"railweld_partitions": BOTH}, {}, "gpu1, gpu2, gpu3: found in a bridge partition"),
     ],
 )
 def test_what_cannot_become_a_cluster_is_refused(
