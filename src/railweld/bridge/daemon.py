@@ -88,6 +88,8 @@ class Bridge:
         self.lost: dict[str, str] = {}
         self._nodes_changed = asyncio.Event()
         self.mirror.on_nodes = self._nodes_changed.set
+        #: Why the states of nodes do not reach Slurm.
+        self._nodes_trouble = ""
         #: Updates of Slurm nodes, for the metrics.
         self.node_updates = 0
         #: None for credentials that are not a token in a file.
@@ -235,6 +237,10 @@ class Bridge:
             yield "slurmctld does not answer"
         if not self.mirror.live:
             yield "the Kubernetes API does not answer"
+        elif not self.mirror.nodes_live:
+            yield "the nodes cannot be watched"
+        if self._nodes_trouble:
+            yield f"the states of nodes are not carried over: {self._nodes_trouble}"
         if self.renewal is not None and (problem := self.renewal.problem()):
             yield problem
 
@@ -598,7 +604,10 @@ class Bridge:
             try:
                 await self._look_at_nodes()
             except SlurmUnknownError as error:
+                self._nodes_trouble = str(error)
                 _log.warning("nodes are not carried over", extra={"error": str(error)})
+            else:
+                self._nodes_trouble = ""
             # Not for every heartbeat of every kubelet.
             await asyncio.sleep(NODES_SECONDS)
             with contextlib.suppress(TimeoutError):

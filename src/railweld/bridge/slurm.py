@@ -227,9 +227,10 @@ class Slurm:
 
     async def nodes(self, partition: str) -> dict[str, SlurmNode]:
         """State and reason of every node of a partition."""
-        # The reason is free text, so it stands last.
+        # The reason is free text, so it stands last. A partition that is named is shown though it
+        # be hidden; sinfo refuses --all beside a name.
         text = await self._run(
-            "sinfo", "--noheader", "--all", "--Node", f"--partition={partition}",
+            "sinfo", "--noheader", "--Node", f"--partition={partition}",
             "-O", "NodeList:|,StateComplete:|,Reason:|",
         )  # fmt: skip
         found = {}

@@ -114,3 +114,19 @@ def test_an_old_answer_is_not_given_for_a_new_question() -> None:
         assert (await client.jobs()).keys() == {1, 2, 3}
 
     asyncio.run(ask())
+
+
+def test_nodes_are_asked_for_as_sinfo_takes_it() -> None:
+    """Slurm 22.05: `sinfo: error: Conflicting options, -a and -p, specified`."""
+    calls: list[tuple[str, ...]] = []
+
+    async def run(*argv: str) -> str:
+        calls.append(argv)
+        return "gpu1|IDLE+DRAIN|railweld: cordoned|\ngpu2|DOWN|fan | two|\ngpu3|IDLE|none|\n"
+
+    nodes = asyncio.run(Slurm(run).nodes("gpu"))
+    assert not {"-a", "--all"} & set(calls[0])
+    assert "--partition=gpu" in calls[0]
+    assert (nodes["gpu1"].drained, nodes["gpu1"].reason) == (True, "railweld: cordoned")
+    assert (nodes["gpu2"].down, nodes["gpu2"].reason) == (True, "fan | two")
+    assert (nodes["gpu3"].drained, nodes["gpu3"].reason) == (False, "")
