@@ -69,6 +69,10 @@ test-slurm: setup ## deep suite: Slurm on lab nodes, jobs that run through every
 test-browser: setup ## deep suite: the report in a headless Chromium (needs: apt-get install chromium)
 	@$(PYTEST) tests/browser
 
+.PHONY: test-proof
+test-proof: setup ## deep suite: railweld up on a lab, and every fault against verify and doctor
+	@$(PYTEST) tests/proof
+
 .PHONY: test-bridge
 test-bridge: setup ## deep suite: real Slurm, a real control plane and the bridge between them
 	@$(PYTEST) tests/integration/bridge

@@ -124,7 +124,7 @@ def ask(
         with output.open("wb") as stream:
             if not _run(argv, environment, stream, timeout_s):
                 stream.write(f"\nno end within {timeout_s:g} s\n".encode())
-        found = _read(answers)
+        found = read_answers(answers)
         if not found:
             last = output.read_text(errors="replace").strip().splitlines()[-3:]
             raise CouldNotLookError(
@@ -174,7 +174,8 @@ def _ansible_playbook() -> str:
     return str(beside) if beside.exists() else shutil.which("ansible-playbook") or str(beside)
 
 
-def _read(path: Path) -> dict[str, dict[str, Answer]]:
+def read_answers(path: Path) -> dict[str, dict[str, Answer]]:
+    """Read what the callback wrote: host → task name → answer."""
     found: dict[str, dict[str, Answer]] = {}
     for line in path.read_text().splitlines():
         item = json.loads(line)

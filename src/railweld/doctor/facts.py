@@ -24,6 +24,9 @@ PATTERNS: Final = (
 )
 #: Processes that are told apart; a job of more is judged as one.
 _LIMIT: Final = 65_536
+#: Settings, and values of each, that are told apart: memory must not grow with a log's length.
+_SETTINGS: Final = 1024
+_VALUES: Final = 64
 
 
 class Facts:
@@ -47,7 +50,7 @@ class Facts:
         if match := _VERSION.search(text):
             self._versions[process] = _numbers(match[1])
         elif match := _SETTING.search(text):
-            self._settings[match[1]].add(match[2])
+            self._set(match[1], match[2])
         elif match := _SPAN.search(text):
             self._nodes[process] = max(self._nodes.get(process, 0), int(match[3]))
             self._ranks[process].add(int(match[1]))
@@ -55,6 +58,12 @@ class Facts:
             self._ranks[process].add(int(match[1]))
         if process and _BOOTSTRAP.search(text):
             self._hosts_of_file[file].add(origin.host)
+
+    def _set(self, name: str, value: str) -> None:
+        if name not in self._settings and len(self._settings) >= _SETTINGS:
+            return
+        if len(self._settings[name]) < _VALUES:
+            self._settings[name].add(value)
 
     def rank(self, process: str) -> int | None:
         """The rank of a process that is only one rank."""

@@ -20,6 +20,8 @@ from railweld.state import site_state_dir
 
 #: Exit codes that a plan ends with when it found something to do.
 _CHANGES: Final = 2
+#: Seconds that a gate gives what settles by itself: neighbours that are heard, pods that start.
+_WAIT_S: Final = "300"
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,13 @@ def _stack(context: Context) -> list[Command]:
         context.pulumi("stack", "select", "--create", name),
         context.pulumi("config", "set", "--stack", name, "railweld:site", inventory),
         context.pulumi("up", "--stack", name, "--yes", "--skip-preview"),
-        context.railweld("verify", "--stage", "cluster"),
+        context.railweld("verify", "--stage", "cluster", "--wait", _WAIT_S),
     ]
 
 
 def _fabric(context: Context) -> list[Command]:
     push = context.railweld("fabric", "push", "--yes", *_if(context.disruptive, "--disruptive"))
-    return [push, context.railweld("verify", "--stage", "fabric")]
+    return [push, context.railweld("verify", "--stage", "fabric", "--wait", _WAIT_S)]
 
 
 def _proof(context: Context) -> list[Command]:

@@ -1,10 +1,11 @@
-"""Stage `base`: time, package locks and cache disk of every node, and whether nodes are alike."""
+"""Stage `base`: time, package locks, disks of every node, and whether nodes are alike."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from railweld.verify import hosts
+from railweld.verify.roles import preflight
 from railweld.verify.stages import Request, Verified
 
 ROLES: Final = frozenset({"package_lock", "chrony", "nvme_cache"})
@@ -13,7 +14,7 @@ ROLES: Final = frozenset({"package_lock", "chrony", "nvme_cache"})
 def verify_site(request: Request) -> Verified:
     """Judge what the base stage leaves beside driver and rails; name nodes that differ."""
     nodes, silent = hosts.contexts(request)
-    checks = hosts.judge_roles(nodes, ROLES)
+    checks = hosts.judge_roles(nodes, ROLES, preflight.free_space)
     gpu_nodes = [ctx for ctx in nodes if ctx.host.get("is_gpu_node")]
     for path, what, ran in (
         ("kernel.running", "kernel", "uname -r"),

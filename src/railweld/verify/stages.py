@@ -13,18 +13,19 @@ from fnmatch import fnmatch
 from typing import Any, Final
 
 from railweld.access import Access
-from railweld.nodes import ask
+from railweld.nodes import Answer, ask
 from railweld.record import Check
 from railweld.site import RawInventory, Site
 from railweld.site.build import require_site
 
 #: Seconds that observing all nodes may take.
 _OBSERVE_S: Final = 600
-_OBSERVE: Final = "Observe the node"
+#: The task whose answer is a node's observation.
+OBSERVE: Final = "Observe the node"
 #: What the role `observe` does: the site description once, the probe on each node.
 _TASKS: Final = (
     {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
-    {"name": _OBSERVE, "railweld_probe": {"health": True}},
+    {"name": OBSERVE, "railweld_probe": {"health": True}},
 )
 
 #: Stage → module with its `verify_site`, in the order in which they build on each other.
@@ -98,24 +99,22 @@ class Request:
     def nodes(self, names: Iterable[str]) -> dict[str, Seen]:
         """Observe these nodes; those that an earlier stage of this run observed are not asked."""
         wanted = sorted(set(names))
-        self._nodes.update(self._observe([name for name in wanted if name not in self._nodes]))
+        missing = [name for name in wanted if name not in self._nodes]
+        self.remember(missing, ask(self.access, missing, _TASKS, timeout_s=self.timeout_s))
         return {name: self._nodes[name] for name in wanted}
 
-    def _observe(self, names: Sequence[str]) -> dict[str, Seen]:
-        answers = ask(
-            self.access, names, _TASKS, timeout_s=self.timeout_s,
-        )  # fmt: skip
-        found: dict[str, Seen] = {}
+    def remember(self, names: Iterable[str], answers: Mapping[str, Mapping[str, Answer]]) -> None:
+        """Take what nodes answered; those of whom nothing came did not answer in time."""
         for name in names:
             given = answers.get(name, {})
-            answer = given.get(_OBSERVE) or next(iter(given.values()), None)
+            answer = given.get(OBSERVE) or next(iter(given.values()), None)
             if answer is None:
-                found[name] = Seen(reason=f"no answer within {self.timeout_s:g} s")
+                seen = Seen(reason=f"no answer within {self.timeout_s:g} s")
             elif answer.status == "ok":
-                found[name] = Seen(node=answer.result["ansible_facts"]["railweld_node"])
+                seen = Seen(node=answer.result["ansible_facts"]["railweld_node"])
             else:
-                found[name] = Seen(reason=f"{answer.status}: {answer.reason}")
-        return found
+                seen = Seen(reason=f"{answer.status}: {answer.reason}")
+            self._nodes[name] = seen
 
 
 def verify(request: Request, stage: str) -> Verified:

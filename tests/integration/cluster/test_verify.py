@@ -9,6 +9,7 @@ import pytest
 
 from railweld import names
 from railweld.errors import ExitCode
+from tests.fault_table import NODES
 from tests.integration.cluster.helpers import Cluster, eventually, has_devices
 from tests.integration.stack.plane import Pulumi
 
@@ -72,6 +73,18 @@ def test_limit_and_no_pods_look_at_less(stack: Cluster) -> None:
     assert code == ExitCode.OK
     assert "gpu2" not in {each["target"] for each in checks}
     assert {each["status"] for each in checks if each["id"] == "job.pod"} == {"skipped"}
+
+
+@pytest.mark.parametrize("fault", [name for name, row in NODES.items() if row.stage == "cluster"])
+def test_fault_turns_exactly_its_declared_checks_red(stack: Cluster, fault: str) -> None:
+    row = NODES[fault]
+    words = [f"{key}={value}" for key, value in row.settings.items()]
+    stack.lab.fault(fault, row.node, *words)
+    wanted = {(check, machine) for machine, ids in row.red.items() for check in ids}
+    eventually(lambda: set(bad(stack.verify("--no-pods")[1])), lambda found: found == wanted)
+    stack.lab.clear(fault, row.node)
+    has_devices(stack, row.node)
+    eventually(lambda: bad(stack.verify("--no-pods")[1]), lambda found: found == {})
 
 
 def test_unhealthy_gpu_is_named_on_its_node_alone(stack: Cluster) -> None:

@@ -217,14 +217,20 @@ def _secure_boot_plan(ctx: Context) -> Iterator[Check]:
         "CN in railweld_secure_boot_signer; or use a repository with signed modules (Ubuntu's "
         "linux-modules-nvidia-*); or turn Secure Boot off in the firmware",
     )
+    if state == "on" and signer:
+        yield from _enrolled(ctx, f"{signer} (railweld_secure_boot_signer)", str(signer))
+
+
+def _enrolled(ctx: Context, expected: str, signer: str) -> Iterator[Check]:
+    """The firmware knows the key that a DKMS module is signed with; silent where it cannot say."""
     enrolled = ctx.seen("kernel.secure_boot_keys")
-    if state == "on" and signer and isinstance(enrolled, list):
+    if isinstance(enrolled, list):
         yield ctx.judge(
             "nvidia_driver.secure_boot_key",
-            ok=any(str(signer) in str(key) for key in enrolled),
+            ok=any(signer in str(key) for key in enrolled),
             ran="mokutil --list-enrolled",
             found=f"enrolled: {', '.join(map(str, enrolled)) or 'no key'}",
-            expected=f"{signer} (railweld_secure_boot_signer)",
+            expected=expected,
             fix="mokutil --import the key's DER file, reboot and confirm it on the console",
         )
 
@@ -308,6 +314,9 @@ def _modules_on_disk(ctx: Context) -> Iterator[Check]:
             fix="with Secure Boot on the kernel refuses this module: sign it with the enrolled "
             "key (dkms does when /etc/dkms/framework.conf names it) and rebuild it",
         )
+        # A distribution's own modules are signed by a key that no list of enrolled ones has.
+        if found and uses_dkms(ctx):
+            yield from _enrolled(ctx, f"{found}, which signed the module on disk", str(found))
 
 
 def _built_for(ctx: Context, release: str, expected: str, *, needed: bool) -> Check:

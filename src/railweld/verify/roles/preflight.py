@@ -34,7 +34,7 @@ _OF_THE_NODE: Final = frozenset(
 def guard(ctx: Context) -> Iterator[Check]:
     """Judge the node as it is; warnings are things that a role repairs by itself."""
     yield from _system(ctx)
-    yield from _disk(ctx)
+    yield from free_space(ctx)
     yield from _packages(ctx)
     yield from _clock(ctx)
     yield from _repositories(ctx)
@@ -87,7 +87,8 @@ def _system(ctx: Context) -> Iterator[Check]:
         )
 
 
-def _disk(ctx: Context) -> Iterator[Check]:
+def free_space(ctx: Context) -> Iterator[Check]:
+    """Room for packages where there are none yet, for logs and records where there are."""
     free = ctx.seen("disks.free", {})
     provisioned = "cuda" in ctx.seen("records", {}) or not ctx.wanted("is_gpu_node", False)
     for path, needed in sorted((_NEEDED_LATER if provisioned else _NEEDED).items()):
