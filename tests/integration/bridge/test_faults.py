@@ -501,3 +501,34 @@ def _allocatable(world: World, node: str, gpus: str) -> None:
     world.plane.kubectl(
         "patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps(patch)
     )
+
+
+def test_no_body_starts_before_the_last_pod_is_there(world: World) -> None:
+    world.fault("gpu2", "hold")
+    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: "1/2 pods" in world.ask("explain", str(job), user="alice"))
+    time.sleep(2)  # as long as a late pod may take; what is tested is that nothing happens
+    assert "up" not in world.output(job)
+    world.fault("gpu2", "hold", None)
+    world.has_said(job, "up 0\n")
+    world.has_said(job, "up 1\n")
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+
+
+def test_out_of_memory_is_137_and_said(world: World) -> None:
+    world.fault("gpu1", "reason", "OOMKilled")
+    job = world.slurm.script("#!/bin/bash\nkill -9 $$\n", "-w", "gpu1")
+    world.slurm.wait_state(job, "FAILED")
+    assert world.slurm.job(job)["ExitCode"] == "137:0"
+    assert "gpu1: out of memory (OOMKilled)" in world.output(job)
+    assert "ran out of memory" in world.ask("explain", str(job), user="alice")
+
+
+def test_nothing_of_an_ended_job_stays(world: World, settings: dict[str, object]) -> None:
+    settings["keep"] = 1
+    world.restart_daemon("TERM", keep=1)
+    jobs = [world.slurm.script("#!/bin/sh\ntrue\n", "-N2") for _ in range(3)]
+    for job in jobs:
+        world.slurm.wait_state(job, "COMPLETED")
+        wait_for(lambda j=job: not any(world.objects(k, j) for k in ("jobs", "pods", "secrets")))
