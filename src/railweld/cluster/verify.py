@@ -11,7 +11,6 @@ from railweld import names
 from railweld.cluster import kubeconfig, live, model, stage, trial
 from railweld.errors import CouldNotLookError, RailweldError
 from railweld.nccl import profiles_for
-from railweld.nodes import ask
 from railweld.record import Check, Status
 from railweld.stack.api import ApiError, Cluster
 from railweld.stack.diff import compare
@@ -22,11 +21,6 @@ from railweld.verify import registry
 from railweld.verify.context import Context
 from railweld.verify.stages import Request, Verified
 
-_OBSERVE: Final = "Observe the host as a member of the cluster"
-_TASKS: Final = (
-    {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
-    {"name": _OBSERVE, "railweld_probe": {"cluster": True}},
-)
 _DNS: Final = "k8s-app=kube-dns"
 
 
@@ -43,7 +37,10 @@ def verify_site(request: Request) -> Verified:
     except RailweldError as error:
         return Verified([_wrong(site.name, line) for line in str(error).splitlines()])
     chosen = [name for name in model.members(site) if request.selects(name)]
-    observed = _observe(request, chosen)
+    observed = {
+        name: seen.reason if seen.node is None else seen.node
+        for name, seen in request.nodes(chosen).items()
+    }
     path = kubeconfig.path(site.name)
     if not path.is_file() and not any(_is_member(node) for node in observed.values()):
         return Verified([_skipped("cluster.deployed", site.name, "no node is a member yet")])
@@ -64,27 +61,6 @@ def verify_site(request: Request) -> Verified:
         finally:
             cluster.close()
     return Verified([*_from_nodes(request, described, observed, seen), *checks])
-
-
-def _observe(request: Request, chosen: Sequence[str]) -> dict[str, Mapping[str, Any] | str]:
-    """What the probe saw on each host, or why there is nothing."""
-    answers = ask(
-        request.access,
-        chosen,
-        _TASKS,
-        timeout_s=request.timeout_s,
-    )
-    found: dict[str, Mapping[str, Any] | str] = {}
-    for name in chosen:
-        answer = answers.get(name, {}).get(_OBSERVE)
-        if answer is None:
-            given = next(iter(answers.get(name, {}).values()), None)
-            found[name] = f"{given.status}: {given.reason}" if given else "no answer"
-        elif answer.status == "ok":
-            found[name] = answer.result["ansible_facts"]["railweld_node"]
-        else:
-            found[name] = f"{answer.status}: {answer.reason}"
-    return found
 
 
 def _is_member(node: Mapping[str, Any] | str) -> bool:

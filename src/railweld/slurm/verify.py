@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from railweld.errors import RailweldError
-from railweld.nodes import ask
 from railweld.record import Check, Status
 from railweld.slurm import model
 from railweld.slurm.stage import ROLE, roles
@@ -14,12 +13,6 @@ from railweld.verify.context import Context
 from railweld.verify.stages import Request, Verified
 
 _LAYER: Final = "slurm"
-_OBSERVE_S: Final = 300
-_OBSERVE: Final = "Observe the host as a part of Slurm"
-_TASKS: Final = (
-    {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
-    {"name": _OBSERVE, "railweld_probe": {"slurm": True}},
-)
 
 
 def verify_site(request: Request) -> Verified:
@@ -34,21 +27,15 @@ def verify_site(request: Request) -> Verified:
             [_note(Status.FAIL, site.name, line, fix="see above") for line in _lines(error)]
         )
     names = [name for name in slurm["hosts"] if request.selects(name)]
-    answers = ask(
-        request.access,
-        names,
-        _TASKS,
-        timeout_s=_OBSERVE_S,
-    )
+    seen = request.nodes(names)
     fact = site.fact()
     checks: list[Check] = []
     for name in names:
-        answer = answers.get(name, {}).get(_OBSERVE)
-        if answer is None or answer.status != "ok":
-            reason = f"{answer.status}: {answer.reason}" if answer else "no answer"
-            checks.append(_note(Status.UNKNOWN, name, reason, fix=f"ssh to {name} and look"))
+        node = seen[name].node
+        if node is None:
+            fix = f"ssh to {name} and look"
+            checks.append(_note(Status.UNKNOWN, name, seen[name].reason, fix=fix))
             continue
-        node = answer.result["ansible_facts"]["railweld_node"]
         if name == slurm["head"] and ROLE not in node["records"] and not node["slurm"]["version"]:
             return Verified([_note(Status.SKIPPED, name, "nothing of Slurm here yet", fix="")])
         ctx = Context(

@@ -61,7 +61,7 @@ def verify(
     deadline = time.monotonic() + wait
     while True:
         # Another one for each look: it remembers what nodes said.
-        request = stages.request_for(access, limit=limit, jobs=jobs, pods=pods)
+        request = stages.request_for(access, looks=wanted, limit=limit, jobs=jobs, pods=pods)
         found = {name: stages.verify(request, name) for name in wanted}
         checks = [check for each in found.values() for check in each.checks]
         code = exit_code(checks)

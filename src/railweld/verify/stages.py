@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from typing import Any, Final
 
 from railweld.access import Access
+from railweld.names import GROUP_CONTROL_PLANE, GROUP_SLURM_HEAD
 from railweld.nodes import Answer, ask
 from railweld.record import Check
 from railweld.site import RawInventory, Site
@@ -22,11 +23,6 @@ from railweld.site.build import require_site
 _OBSERVE_S: Final = 600
 #: The task whose answer is a node's observation.
 OBSERVE: Final = "Observe the node"
-#: What the role `observe` does: the site description once, the probe on each node.
-_TASKS: Final = (
-    {"name": "Load the description", "railweld_site": {}, "register": "railweld", "run_once": True},
-    {"name": OBSERVE, "railweld_probe": {"health": True}},
-)
 
 #: Stage → module with its `verify_site`, in the order in which they build on each other.
 STAGES: Final = {
@@ -37,6 +33,10 @@ STAGES: Final = {
     "cluster": "railweld.cluster.verify",
     "slurm": "railweld.slurm.verify",
 }
+#: Stage → what the probe has to read for it beyond what it always reads.
+AREAS: Final = {"gpu": "health", "cluster": "cluster", "slurm": "slurm"}
+#: Area → the group without which a site has none of it.
+_GROUPS: Final = {"cluster": GROUP_CONTROL_PLANE, "slurm": GROUP_SLURM_HEAD}
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Request:
         jobs: how many switches or nodes at the same time.
         timeout_s: seconds that observing all nodes may take.
         pods: whether a stage may start pods that look, and take them away again.
+        areas: what is read on nodes, for all stages of the run in one round trip.
     """
 
     access: Access
@@ -86,6 +87,7 @@ class Request:
     jobs: int = 32
     timeout_s: float = _OBSERVE_S
     pods: bool = False
+    areas: frozenset[str] = frozenset(AREAS.values())
     _nodes: dict[str, Seen] = field(default_factory=dict)
 
     def selects(self, name: str) -> bool:
@@ -100,8 +102,17 @@ class Request:
         """Observe these nodes; those that an earlier stage of this run observed are not asked."""
         wanted = sorted(set(names))
         missing = [name for name in wanted if name not in self._nodes]
-        self.remember(missing, ask(self.access, missing, _TASKS, timeout_s=self.timeout_s))
+        self.remember(missing, ask(self.access, missing, self._tasks(), timeout_s=self.timeout_s))
         return {name: self._nodes[name] for name in wanted}
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        """What the role `observe` does: the site description once, the probe on each node."""
+        load = {"railweld_site": {}, "register": "railweld", "run_once": True}
+        areas = dict.fromkeys(sorted(self.areas), True)
+        return [
+            {"name": "Load the description", **load},
+            {"name": OBSERVE, "railweld_probe": areas},
+        ]
 
     def remember(self, names: Iterable[str], answers: Mapping[str, Mapping[str, Answer]]) -> None:
         """Take what nodes answered; those of whom nothing came did not answer in time."""
@@ -125,12 +136,30 @@ def verify(request: Request, stage: str) -> Verified:
 
 
 def request_for(
-    access: Access, *, limit: Sequence[str] | None = None, jobs: int = 32, pods: bool = False
+    access: Access,
+    *,
+    looks: Iterable[str] = STAGES,
+    limit: Sequence[str] | None = None,
+    jobs: int = 32,
+    pods: bool = False,
 ) -> Request:
     """Read and check the description that a command line names.
+
+    Args:
+        access: what the command line says.
+        looks: the stages that will be looked at: they share one observation of each node.
+        limit: as in `Request`.
+        jobs: as in `Request`.
+        pods: as in `Request`.
 
     Raises:
         SiteError: everything that is wrong with it.
     """
     raw = access.load()
-    return Request(access, raw, require_site(raw), limit=tuple(limit or ()), jobs=jobs, pods=pods)
+    site = require_site(raw)
+    areas = {AREAS[stage] for stage in looks if stage in AREAS}
+    absent = {area for area, group in _GROUPS.items() if not site.groups.get(group)}
+    return Request(
+        access, raw, site, limit=tuple(limit or ()), jobs=jobs, pods=pods,
+        areas=frozenset(areas - absent),
+    )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
 
 from railweld.access import Access
@@ -12,6 +15,7 @@ from railweld.verify import cli, stages
 from railweld.verify.cli import _stages
 from railweld.verify.output import exit_code, print_table
 from railweld.verify.stages import STAGES, Request, Table, Verified
+from tests.unit.sites import SMALL
 
 LAB = "inventories/lab"
 
@@ -51,6 +55,24 @@ def test_limit_takes_names_patterns_and_groups(
 ) -> None:
     request = request_for(site, *limit)
     assert {name for name in (*site.hosts, *site.switches) if request.selects(name)} == names
+
+
+@pytest.mark.parametrize(
+    ("inventory", "looks", "areas"),
+    [
+        (LAB, STAGES, {"health", "cluster", "slurm"}),
+        (LAB, ["base", "links", "fabric"], set()),
+        (LAB, ["gpu", "slurm"], {"health", "slurm"}),
+        ("small", STAGES, {"health"}),
+    ],
+)
+def test_one_observation_serves_all_stages_that_the_site_has(
+    tmp_path: Path, inventory: str, looks: Iterable[str], areas: set[str]
+) -> None:
+    if inventory == "small":
+        inventory = str(tmp_path / "site.yml")
+        Path(inventory).write_text(SMALL)
+    assert stages.request_for(Access((inventory,)), looks=looks).areas == areas
 
 
 def test_nobody_is_asked_where_no_node_is_wanted(site: Site) -> None:
