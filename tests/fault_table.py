@@ -127,8 +127,3 @@ def pattern_of(check: str) -> str:
     area, _, rest = check.partition(".")
     what, dot, _ = rest.partition(".")
     return f"{area}.{what}.*" if dot else check
-
-
-def machine_of(target: str) -> str:
-    """The machine that a record is about: `gpu1/rail1`, `leaf1 Ethernet1/1`, `gpu1`."""
-    return target.replace(" ", "/").partition("/")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -43,6 +44,15 @@ class Check:
     expected: str
     fix: str = ""
     ref: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The machine that it is about and the port or other part of it, "" for the whole.
+
+        Hosts are written `gpu1/rail1`, switches as their own screens do, `leaf1 Ethernet1/1`.
+        """
+        machine, _, part = re.sub(r"[ /]", "\0", self.target, count=1).partition("\0")
+        return machine, part
 
     @property
     def is_bad(self) -> bool:

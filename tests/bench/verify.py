@@ -1,9 +1,12 @@
 """What `railweld verify` costs once nodes have answered: reading, judging, tabling, printing.
 
+The page of `railweld report` is made of the same records, beside that.
+
     python -m tests.bench.verify [NODES ...]        default: 16 160 1280
 
 Answers are those of nodes as described, written as Ansible's callback writes them; one node in 100
 has a port down and a clock that is off. The judge is a process of its own. Switches are not asked.
+Parts are CPU seconds, which depend less on what else runs on the machine; one thread does it all.
 """
 
 from __future__ import annotations
@@ -48,14 +51,16 @@ def judge(inventory: str, answers: Path) -> None:
     from railweld.fabric import links  # noqa: PLC0415 - likewise
     from railweld.fabric.stage import stage_of  # noqa: PLC0415 - likewise
     from railweld.nodes import read_answers  # noqa: PLC0415 - likewise
+    from railweld.report.data import Data, now  # noqa: PLC0415 - likewise
+    from railweld.report.page import render  # noqa: PLC0415 - likewise
     from railweld.verify import stages  # noqa: PLC0415 - likewise
     from railweld.verify.output import print_checks, print_table  # noqa: PLC0415 - likewise
 
-    took = {}
-    began = time.monotonic()
+    took: dict[str, float] = {}
+    began = time.process_time()
 
     def lap(name: str) -> None:
-        took[name] = time.monotonic() - began - sum(took.values())
+        took[name] = time.process_time() - began - sum(took.values())
 
     request = stages.request_for(Access((inventory,)))
     lap("description")
@@ -78,15 +83,28 @@ def judge(inventory: str, answers: Path) -> None:
         print_table(table)
         print_checks(checks)
     lap("print")
+    data = Data(request.site, checks, (table,), None, now())
+    page = render(data)
+    lap("page")
     bad = sum(check.is_bad for check in checks)
-    print(json.dumps({"took": took, "checks": len(checks), "bad": bad, "links": len(joined)}))
+    print(
+        json.dumps(
+            {
+                "took": took,
+                "checks": len(checks),
+                "bad": bad,
+                "links": len(joined),
+                "page": len(page),
+            }
+        )
+    )
 
 
 def main(sizes: list[int]) -> None:
     """Print one row per size."""
-    parts = ("description", "read", "judge", "table", "print")
+    parts = ("description", "read", "judge", "table", "print", "page")
     print(f"{'nodes':>6} {'checks':>8} {'bad':>5} {'links':>6} " + " ".join(
-        f"{part:>11}" for part in (*parts, "beyond desc.", "CPU s", "MiB")
+        f"{part:>11}" for part in (*parts, "verify", "wall s", "MiB")
     ))  # fmt: skip
     for size in sizes:
         with tempfile.TemporaryDirectory() as name:
@@ -96,16 +114,17 @@ def main(sizes: list[int]) -> None:
                 [sys.executable, "-m", "tests.bench.verify", "--write", inventory, answers],
                 check=True,
             )
+            started = time.monotonic()
             command = [sys.executable, "-m", "tests.bench.verify", _JUDGE, inventory, answers]
             with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
                 assert process.stdout is not None
                 found = json.loads(process.stdout.read())
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
+            wall = time.monotonic() - started
         took = found["took"]
-        beyond = sum(took.values()) - took["description"]
-        cpu = usage.ru_utime + usage.ru_stime
-        row = (*(took[part] for part in parts), beyond, cpu, usage.ru_maxrss / 1024)
+        beyond = sum(took.values()) - took["description"] - took["page"]
+        row = (*(took[part] for part in parts), beyond, wall, usage.ru_maxrss / 1024)
         print(f"{size:>6} {found['checks']:>8} {found['bad']:>5} {found['links']:>6} " + " ".join(
             f"{value:>11.2f}" for value in row
         ))  # fmt: skip

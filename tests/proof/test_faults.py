@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fault_table import NODES, SWITCHES, Row, machine_of, pattern_of
+from railweld.record import Check
+from tests.fault_table import NODES, SWITCHES, Row, pattern_of
 from tests.labs import TestLab, command
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
@@ -24,7 +25,7 @@ def red(lab: TestLab) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for check in json.loads(run.stdout)["checks"]:
         if check["status"] in ("fail", "unknown"):
-            found.setdefault(machine_of(check["target"]), set()).add(pattern_of(check["id"]))
+            found.setdefault(Check(**check).place[0], set()).add(pattern_of(check["id"]))
     assert (run.returncode == 0) is not bool(found)
     return found
 

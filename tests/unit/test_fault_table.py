@@ -7,6 +7,7 @@ The proof on nodes is tests/proof.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from railweld.record import Check
 from railweld.site import Site, load_site
 from railweld.verify import stages
 from railweld.verify.stages import OBSERVE, Request
-from tests.fault_table import DIALOGUE, NODES, SWITCHES, Row, machine_of, pattern_of
+from tests.fault_table import DIALOGUE, NODES, SWITCHES, Row, pattern_of
 from tests.observed import healthy
 from tests.unit import check_ids
 
@@ -62,6 +63,11 @@ def test_nodes_as_described_pass_everything(inventory: str) -> None:
 
 def test_every_fault_of_a_node_has_a_row() -> None:
     assert set(NODES) == set(FAULTS)
+
+
+def test_every_fault_of_a_node_is_in_the_lab_s_page() -> None:
+    page = Path("docs/lab.md").read_text()
+    assert [name for name in FAULTS if f"| `{name}` |" not in page] == []
 
 
 def test_every_fault_of_a_switch_has_a_row_or_a_suite() -> None:
@@ -173,7 +179,7 @@ def test_exactly_the_declared_checks_turn_red_and_doctor_names_the_cause(
     red: dict[str, set[str]] = {}
     for check in checks:
         if check.is_bad:
-            red.setdefault(machine_of(check.target), set()).add(pattern_of(check.id))
+            red.setdefault(check.place[0], set()).add(pattern_of(check.id))
     assert red == {machine: set(ids) for machine, ids in row.red.items()}
     doctor = Doctor(tuple(ENTRIES.values()))
     doctor.judge(checks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Final
 
 #: The same names come from the distribution or from DOCA-OFED, never from both.
@@ -121,6 +122,7 @@ def family_patterns(component: str) -> tuple[str, ...]:
     return FAMILIES.get(component) or CLUSTER_FAMILIES.get(component, ())
 
 
+@cache
 def in_family(component: str, name: str) -> bool:
     """Tell whether a package name belongs to a component's family."""
     others = (*NOT_DRIVER, *FAMILIES["fabric_manager"])

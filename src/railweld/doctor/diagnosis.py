@@ -302,14 +302,15 @@ class Doctor:
                 continue
             entry = next((e for e in self._entries if claims(e, check)), None) or _own_words(check)
             entries[entry.id] = entry
+            machine, part = check.place
             tallies.setdefault(entry.id, Tally()).add(
                 Evidence(
                     CHECK,
                     0,
                     shown(check.sentence(), 0),
                     None,
-                    Origin(host=check.target.partition("/")[0]),
-                    check.target.partition("/")[2],
+                    Origin(host=machine),
+                    part,
                     (0, number),
                 )
             )

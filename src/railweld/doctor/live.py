@@ -93,7 +93,7 @@ class Live:
     def _is_about(self, check: Check, hosts: Sequence[str]) -> bool:
         """Whether a record is about these hosts, the switch ports that they hang on or a switch."""
         site = self._request.site
-        name, _, port = re.sub(r"[ /]", "\0", check.target, count=1).partition("\0")
+        name, port = check.place
         if name not in site.switches:
             return name in hosts
         ports = {(hca.switch, hca.port) for host in hosts for hca in site.hosts[host].hcas}

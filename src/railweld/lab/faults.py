@@ -163,9 +163,12 @@ SLOW_LINKS = "/var/lib/railweld-lab/slow-links.json"
 
 def _slow_links(lab: Lab) -> dict[str, float]:
     """Planted slow links; every GPU node knows them all, so any of them can tell."""
-    done = lab.node(next(iter(lab.plan.fabric))).exec(["cat", SLOW_LINKS], check=False)
-    found: dict[str, float] = json.loads(done.stdout) if done.ok and done.stdout.strip() else {}
-    return found
+    for name in lab.plan.fabric:
+        done = lab.node(name).exec(["cat", SLOW_LINKS], check=False)
+        if done.ok and done.stdout.strip():
+            found: dict[str, float] = json.loads(done.stdout)
+            return found
+    return {}
 
 
 def _write_slow_links(lab: Lab, links: Mapping[str, float]) -> None:

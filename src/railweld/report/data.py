@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from railweld.bench.output import MeasuredRun, Measurement
 from railweld.errors import UsageError
-from railweld.record import Check, Status, worst
+from railweld.record import Check, Status
 from railweld.site.model import Site
 from railweld.verify.stages import Table
 
 #: Statuses from worst to best, as findings are listed.
 ORDER: Final = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.SKIPPED, Status.PASS)
+#: The same for the state of a thing: one pass says more than something that was not looked at.
+ORDER_OF_STATE: Final = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIPPED)
+#: Instead of a port: the machine with all of them.
+_ALL: Final = "*"
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,22 @@ class Data:
     bench: Measurement | None
     made: datetime
 
-    def state(self, machine: str) -> Status:
-        """The worst that was found on a machine or its ports; skipped where nothing was."""
-        return worst(check for check in self.checks if _machine(check.target) == machine)
+    @cached_property
+    def _worst(self) -> dict[tuple[str, str], Status]:
+        """The worst that was found, by machine and port, and by machine with all its ports."""
+        found: dict[tuple[str, str], Status] = {}
+        for check in self.checks:
+            machine, port = check.place
+            for place in {(machine, port), (machine, _ALL)}:
+                known = found.get(place, Status.SKIPPED)
+                found[place] = min(known, check.status, key=ORDER_OF_STATE.index)
+        return found
 
-    @property
+    def state(self, machine: str, port: str | None = None) -> Status:
+        """The worst that was found on a machine and its ports, or on one port; else skipped."""
+        return self._worst.get((machine, _ALL if port is None else port), Status.SKIPPED)
+
+    @cached_property
     def links(self) -> list[Link]:
         """Every described cable once."""
         found = []
@@ -59,14 +74,10 @@ class Data:
             for port in switch.ports:
                 if port.kind == "uplink" and (port.peer, port.peer_port) < (switch.name, port.name):
                     continue
-                ends = {_end(switch.name, port.name), _end(port.peer, port.peer_port)}
+                ends = (switch.name, port.name), (port.peer, port.peer_port)
+                state = min((self.state(*end) for end in ends), key=ORDER_OF_STATE.index)
                 found.append(
-                    Link(
-                        (switch.name, port.peer),
-                        (port.name, port.peer_port),
-                        port.rail,
-                        worst(check for check in self.checks if check.target in ends),
-                    )
+                    Link((switch.name, port.peer), (port.name, port.peer_port), port.rail, state)
                 )
         return found
 
@@ -90,14 +101,6 @@ class Data:
         return {
             str(status): sum(check.status is status for check in self.checks) for status in ORDER
         }
-
-
-def _end(machine: str, port: str) -> str:
-    return f"{machine}/{port}"
-
-
-def _machine(target: str) -> str:
-    return re.split(r"[/:]", target, maxsplit=1)[0]
 
 
 def read_bench(path: Path, site: Site) -> Measurement:

@@ -51,6 +51,16 @@ def test_every_described_cable_is_drawn_once_with_what_was_found_on_it(site: Sit
     assert (bad.ends, bad.ports) == ((hca.switch, "gpu03"), (hca.port, hca.netdev))
 
 
+def test_a_switch_port_has_its_state_by_the_name_that_its_checks_use(site: Site) -> None:
+    hca = site.hosts["gpu03"].hcas[1]
+    found = data(
+        site, record(f"{hca.switch} {hca.port}"), record(f"gpu03/{hca.netdev}", Status.PASS)
+    )
+    (bad,) = [link for link in found.links if link.state is Status.FAIL]
+    assert bad.ends == (hca.switch, "gpu03")
+    assert (found.state(hca.switch), found.state("gpu03")) == (Status.FAIL, Status.PASS)
+
+
 def test_a_machine_has_the_worst_state_of_its_ports(site: Site) -> None:
     found = data(site, record("gpu01", Status.PASS), record("gpu01/ens1", Status.WARN))
     assert found.state("gpu01") is Status.WARN
