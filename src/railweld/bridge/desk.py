@@ -217,7 +217,7 @@ class Desk:
     # -- logs --------------------------------------------------------------------------------
 
     async def logs(
-        self, uid: int, content: dict[str, Any], _frames: Frames, writer: asyncio.StreamWriter
+        self, uid: int, content: dict[str, Any], frames: Frames, writer: asyncio.StreamWriter
     ) -> None:
         """What pods have printed, from the kubelets: also what is not in the output file."""
         pods = await self._pods(uid, content)
@@ -230,6 +230,21 @@ class Desk:
             query["follow"] = "true"
         if isinstance(tail, int) and 0 < tail <= TAIL_LIMIT:
             query["tailLines"] = tail
+        sending = asyncio.ensure_future(self._send_logs(pods, query, writer))
+        # A reader who is gone shows here; a silent pod would not tell.
+        leaving = asyncio.ensure_future(frames.next())
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+                writer.write(wire.control(event="exit", status=0))
+        finally:
+            sending.cancel()
+            leaving.cancel()
+
+    async def _send_logs(
+        self, pods: list[PodView], query: Mapping[str, Any], writer: asyncio.StreamWriter
+    ) -> None:
         for pod in pods:
             if len(pods) > 1:
                 writer.write(wire.frame(wire.DATA, f"==> {pod.hostname} <==\n".encode()))
@@ -239,7 +254,6 @@ class Desk:
                     await writer.drain()
             except (KubeUnknownError, KubeRefusedError) as error:
                 raise Refused(str(error)) from error
-        writer.write(wire.control(event="exit", status=0))
 
     def _path(self, pod: PodView) -> str:
         return f"/api/v1/namespaces/{self._bridge.config.namespace}/pods/{pod.name}"

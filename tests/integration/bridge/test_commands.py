@@ -129,3 +129,10 @@ def test_a_shell_needs_a_terminal_and_a_running_pod(world: World) -> None:
     assert "expected it running" in done.stdout
     refused = world.ask("shell", str(job), user="alice", check=False)
     assert "found no terminal" in refused
+
+
+def test_logs_are_followed_to_the_pods_end(world: World) -> None:
+    job = world.slurm.script("#!/bin/sh\nfor i in 1 2 3 4 5; do echo line $i; sleep 1; done\n")
+    world.has_said(job, "line 1\n")
+    text = world.ask("logs", str(job), "--follow", user="alice")
+    assert text == "".join(f"line {i}\n" for i in range(1, 6))
