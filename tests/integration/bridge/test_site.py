@@ -239,3 +239,15 @@ def test_switching_it_off_waits_for_its_jobs_and_takes_the_hook_first(
     assert installed.head(f"{left} 2>/dev/null; true") == ""
     assert "JobSubmitPlugins        = (null)" in installed.head("scontrol show config")
     assert set(installed.deploy(*off).assert_ok().changed().values()) == {0}
+
+
+def test_switching_it_on_in_a_running_slurm(installed: Installed) -> None:
+    boot = installed.head("scontrol show config | grep BOOT_TIME")
+    installed.deploy().assert_ok()
+    assert installed.head("scontrol show config | grep BOOT_TIME") == boot
+    assert installed.ready() == "ok"
+    wait_for(lambda: installed.head("sinfo --noheader --format=%T") == "idle")
+    job = installed.submit("#!/bin/sh\necho ran in $IMAGE_MARK\n")
+    wait_for(lambda: installed.state(job) == "COMPLETED", what=lambda: installed.output(job))
+    assert "ran in from-image" in installed.output(job)
+    assert set(installed.deploy().assert_ok().changed().values()) == {0}
