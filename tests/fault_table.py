@@ -100,6 +100,12 @@ SWITCHES: Final[dict[str, Row]] = {
         node="leaf1",
     ),
     "ecn-not-counting": Row(settings=_PORT, node="leaf1", why="a warning: nothing is lost yet"),
+    "line-down": Row(
+        {"leaf1": frozenset({"fabric.link", "fabric.lldp", "fabric.pfc", "fabric.watchdog"})},
+        "link-down",
+        _PORT,
+        node="leaf1",
+    ),
     "pfc-inactive": Row(
         {"leaf1": frozenset({"fabric.pfc"})}, "pfc-off", _PORT, node="leaf1"
     ),
@@ -114,7 +120,7 @@ DIALOGUE: Final = frozenset(
     {
         *("abort-refused", "agent-initialising", "banner", "call", "class-ranges", "clock-prompt"),
         *("confirm", "denied", "disconnect", "drops-after-commit", "duplicate-echo", "expire"),
-        *("foreign-pending", "foreign-timer", "hang", "hostname", "line-down", "lock", "no-json"),
+        *("foreign-pending", "foreign-timer", "hang", "hostname", "lock", "no-json"),
         *("own-leftover", "pause-after-commit", "prompt-chars", "refuse", "reload"),
         *("running-change", "save-fails", "session-limit", "session-output", "show-empty"),
         *("show-refused", "slow", "slow-echo", "slow-save", "supervisor", "warn"),

@@ -366,11 +366,11 @@ def neighbours(connection: Connection) -> dict[str, Neighbour] | None:
     }
 
 
-def ports_down(connection: Connection) -> frozenset[str]:
-    """Ports without a link; empty when that could not be read, so that nothing is excused."""
+def ports_down(connection: Connection) -> frozenset[str] | None:
+    """Ports without a link; None when that could not be read."""
     tree = (ask_json(connection, "show interfaces status") or {}).get("interfaceStatuses")
     if not isinstance(tree, dict):
-        return frozenset()
+        return None
     return frozenset(
         port for port, row in tree.items() if row.get("linkStatus", "connected") != "connected"
     )

@@ -74,7 +74,8 @@ def live_checks(
         found += ecn_checks(connection, fabric, switch, chosen[:1])
         found += flow_control_checks(connection, switch, chosen)
     if stage in (0, 2):
-        down = eos.ports_down(connection)
+        # Where that cannot be read, nothing is excused.
+        down = eos.ports_down(connection) or frozenset()
         up = [port for port in chosen if port.name not in down]
         found += pfc_checks(connection, fabric, switch, up)
         found += watchdog_checks(connection, switch, up)
@@ -124,6 +125,7 @@ def all_checks(
         *ecn_checks(connection, fabric, switch, ports),
         *flow_control_checks(connection, switch, ports),
         *counter_checks(connection, fabric, switch, ports),
+        *link_checks(connection, switch, ports),
         *lldp_checks(connection, switch, ports),
     ]
 
@@ -352,6 +354,22 @@ def counter_checks(
         "every port counts marks", "check `random-detect ecn count` of the lossless queue",
         warn=True,
     )  # fmt: skip
+
+
+def link_checks(connection: Connection, switch: Switch, ports: Iterable[Port]) -> Iterator[Check]:
+    """Every described port has a link."""
+    ran = "show interfaces status"
+    down = eos.ports_down(connection)
+    for port in ports:
+        target, expected = f"{switch.name} {port.name}", f"a link to {port.peer}"
+        if down is None:
+            yield _unknown("link", target, ran, expected)
+            continue
+        up = port.name not in down
+        yield _check(
+            "link", target, up, ran, "link" if up else "no link", expected,
+            f"check cable and optic at both ends, and that {port.peer} is on",
+        )  # fmt: skip
 
 
 def lldp_checks(connection: Connection, switch: Switch, ports: Iterable[Port]) -> Iterator[Check]:
