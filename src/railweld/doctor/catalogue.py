@@ -79,6 +79,7 @@ class Entry(BaseModel):
             that is meant: port, GPU, pod.
         unless: a line that one of these matches does not count.
         checks: ids of railweld's own checks that show the same fault; `*` stands for anything.
+        warnings: such ids that show it as a warning already: a counter that is not zero.
         only_if: conditions that must be seen to hold.
         not_if: conditions that, seen to hold, take the blame away.
         armed_by: the lines count only after one of these (same host and subject).
@@ -107,6 +108,7 @@ class Entry(BaseModel):
     patterns: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     only_if: Condition | None = None
     not_if: Condition | None = None
     armed_by: tuple[str, ...] = ()
@@ -132,7 +134,7 @@ class Entry(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if not self.patterns and not self.checks:
+        if not self.patterns and not self.checks and not self.warnings:
             raise ValueError("found neither patterns nor checks, expected at least one")
         if self.patterns and not (self.samples and self.near_misses):
             raise ValueError("found patterns without samples or near_misses, expected one of each")

@@ -296,11 +296,15 @@ class Doctor:
         tallies: dict[str, Tally] = {}
         entries: dict[str, Entry] = {}
         for number, check in enumerate(self._checks):
-            if check.status is not Status.FAIL:
-                if check.status is Status.UNKNOWN:
-                    self._unread.append(check.sentence())
+            if check.status is Status.UNKNOWN:
+                self._unread.append(check.sentence())
+            if check.status not in (Status.FAIL, Status.WARN):
                 continue
-            entry = next((e for e in self._entries if claims(e, check)), None) or _own_words(check)
+            entry = next((e for e in self._entries if claims(e, check)), None)
+            if entry is None:
+                if check.status is Status.WARN:
+                    continue
+                entry = _own_words(check)
             entries[entry.id] = entry
             machine, part = check.place
             tallies.setdefault(entry.id, Tally()).add(
@@ -338,8 +342,9 @@ def refuse_untrue(entries: Iterable[Entry]) -> None:
 
 
 def claims(entry: Entry, check: Check) -> bool:
-    """True if a catalogue entry knows what a failed check means."""
-    return any(fnmatchcase(check.id, pattern) for pattern in entry.checks)
+    """True if a catalogue entry knows what a failed check, or a warning, means."""
+    known = entry.warnings if check.status is Status.WARN else (*entry.checks, *entry.warnings)
+    return any(fnmatchcase(check.id, pattern) for pattern in known)
 
 
 def _own_words(check: Check) -> Entry:

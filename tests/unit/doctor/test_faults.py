@@ -68,7 +68,6 @@ CHECKS = {
     "lldp.cabling": "cabling",
     "fabric.lldp": "cabling",
     "fabric.pfc": "pfc-off",
-    "fabric.drops": "pfc-buffers",
     "rdma.pfc": "host-pfc-off",
     "rdma.adapter_present": "hca-missing",
     "rdma.acs_off": "gdr-blocked",
@@ -101,6 +100,31 @@ def test_check_has_a_name(check: str, cause: str) -> None:
         ]
     )
     assert [each.entry.id for each in doctor.diagnose().causes] == [cause]
+
+
+#: Checks that only warn, since a counter may be old, and what they show all the same.
+WARNINGS = {"fabric.drops": "pfc-buffers", "fabric.watchdog_events": "pfc-storm"}
+
+
+@pytest.mark.parametrize(("check", "cause"), [*WARNINGS.items(), ("lldp.neighbours", None)])
+def test_a_warning_has_a_name_only_where_an_entry_asks_for_it(
+    check: str, cause: str | None
+) -> None:
+    doctor = Doctor(load())
+    doctor.judge(
+        [
+            Check(
+                id=check,
+                layer="fabric",
+                target="leaf1",
+                status=Status.WARN,
+                ran="look",
+                found="bad",
+                expected="good",
+            )
+        ]
+    )
+    assert [each.entry.id for each in doctor.diagnose().causes] == ([cause] if cause else [])
 
 
 #: The five classic faults as a user meets them: in a log.
