@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -24,14 +24,19 @@ JUnit = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
-def grouped(**groups: Callable[..., Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command the options that several commands share.
+Result = TypeVar("Result")
+
+
+def grouped(
+    **groups: Callable[..., Any],
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command, or what makes a value for several, the options that they share.
 
     Each keyword is a parameter of the command; its function makes the value, and the function's
     own (keyword-only) parameters become options of the command, before the command's own.
     """
 
-    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+    def decorate(command: Callable[..., Result]) -> Callable[..., Result]:
         shared = {
             name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
         }
@@ -39,7 +44,7 @@ def grouped(**groups: Callable[..., Any]) -> Callable[[Callable[..., int]], Call
         options = [option for several in shared.values() for option in several.values()]
         options += [option for name, option in own.items() if name not in groups]
 
-        def run(**given: Any) -> int:
+        def run(**given: Any) -> Result:
             made = {
                 name: make(**{option: given.pop(option) for option in shared[name]})
                 for name, make in groups.items()

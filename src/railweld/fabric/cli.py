@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from railweld.access import given
+from railweld.access import Access, given
 from railweld.errors import ExitCode, UsageError
-from railweld.options import AsJson, ExtraVars, Inventory, Vault, grouped
+from railweld.options import AsJson, grouped
 from railweld.verify.output import exit_code, print_checks
 
 if TYPE_CHECKING:
@@ -60,18 +60,10 @@ AllowPause = Annotated[
 ]
 
 
-def _stage(
-    *,
-    inventory: Inventory = None,
-    extra_vars: ExtraVars = None,
-    vault_password_file: Vault = None,
-    limit: Limit = None,
-) -> Stage:
+@grouped(access=given)
+def _stage(*, access: Access, limit: Limit = None) -> Stage:
     from railweld.fabric.stage import stage_from_inventory
 
-    access = given(
-        inventory=inventory, extra_vars=extra_vars, vault_password_file=vault_password_file
-    )
     return stage_from_inventory(access.load(), limit=limit or (), progress=_progress())
 
 
