@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,10 @@ from railweld.verify.context import Context
 from railweld.verify.stages import Request, Verified
 
 _DNS: Final = "k8s-app=kube-dns"
+#: Seconds that the API server has to answer at all.
+_PATIENCE_S: Final = 20.0
+#: What a request raises that the API server refused or did not answer.
+_LOST: Final = (ApiError, OSError, http.client.HTTPException)
 
 
 def verify_site(request: Request) -> Verified:
@@ -48,7 +53,7 @@ def verify_site(request: Request) -> Verified:
     seen: Mapping[str, Any] = {"reachable": False, "error": "not asked", "nodes": {}}
     try:
         cluster = _connect(path, site.name)
-    except (RailweldError, OSError) as error:
+    except (RailweldError, *_LOST) as error:
         checks.append(_not_reached(site.name, path, error))
         seen = {**seen, "error": str(error)}
     else:
@@ -56,7 +61,7 @@ def verify_site(request: Request) -> Verified:
             nodes = {each["metadata"]["name"]: each for each in _list(cluster, "/api/v1/nodes")}
             seen = live.as_seen(nodes.values())
             checks += _from_api(request, cluster, nodes, chosen)
-        except (ApiError, OSError) as error:
+        except _LOST as error:
             checks.append(_not_reached(site.name, path, error))
         finally:
             cluster.close()
@@ -91,7 +96,7 @@ def _from_nodes(
 
 
 def _connect(path: Path, site: str) -> Cluster:
-    cluster = Cluster.connect(path, names.kube_context(site))
+    cluster = Cluster.connect(path, names.kube_context(site), patience=_PATIENCE_S)
     try:
         refuse_other_cluster(cluster, site)
     except BaseException:
@@ -113,7 +118,10 @@ def _from_api(
     )
     checks = live.judge_answers(site, stack, answers, request.selects)
     if live.is_deployed(answers.findings) and stack.bridge:
-        checks += _trials(request, stack, cluster, nodes, chosen)
+        try:
+            checks += _trials(request, stack, cluster, nodes, chosen)
+        except _LOST as error:
+            checks.append(_no_trial(site.name, error))
     return checks
 
 
@@ -193,9 +201,22 @@ def _not_reached(site: str, path: Path, error: Exception) -> Check:
     )
 
 
+def _no_trial(site: str, error: Exception) -> Check:
+    return Check(
+        id="job.pod",
+        layer=trial.LAYER,
+        target=site,
+        status=Status.UNKNOWN,
+        ran=f"kubectl -n {names.NAMESPACE_JOBS} get pods",
+        found=f"the pods could not be started or read: {error}",
+        expected="a pod on each GPU node, made as jobs are",
+        fix="see the reason; --no-pods looks at everything else",
+    )
+
+
 def _is_silence(error: Exception) -> bool:
     """True when nothing was learned; a refusal or another site's cluster is something learned."""
-    return isinstance(error, CouldNotLookError | ApiError | OSError)
+    return isinstance(error, (CouldNotLookError, *_LOST))
 
 
 def _not_observed(name: str, why: str) -> Check:
