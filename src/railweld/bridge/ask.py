@@ -25,6 +25,7 @@ from railweld.errors import ExitCode
 PROGRAM = "railweld-bridge"
 #: Ctrl-] ends a shell whose other side hangs, as in telnet and virsh.
 ESCAPE = b"\x1d"
+_HUNG_UP = f"the daemon hung up; see: journalctl -u {names.BRIDGE_UNIT}"
 
 
 class NoAnswerError(Exception):
@@ -81,7 +82,7 @@ def talk(link: socket.socket, request: dict[str, Any], output: Any) -> int:
             sys.stderr.write(f"{PROGRAM}: {words.get('text')}\n")
         elif words.get("event") == "exit":
             return int(words.get("status", 1))
-    sys.stderr.write(f"{PROGRAM}: the daemon hung up; see: journalctl -u {names.BRIDGE_UNIT}\n")
+    sys.stderr.write(f"{PROGRAM}: {_HUNG_UP}\n")
     return ExitCode.UNKNOWN
 
 
@@ -138,7 +139,7 @@ class Terminal:
     def _show(self) -> int | None:
         data = self._link.recv(65536)
         if not data:
-            self.said.append("the daemon hung up")
+            self.said.append(_HUNG_UP)
             return ExitCode.UNKNOWN
         for kind, payload in self._decoder.feed(data):
             if kind == wire.DATA:
@@ -175,6 +176,9 @@ def main(arguments: Sequence[str] | None = None, *, path: str = names.BRIDGE_SOC
             return talk(link, request, sys.stdout.buffer)
     except NoAnswerError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return ExitCode.UNKNOWN
+    except ConnectionResetError:
+        sys.stderr.write(f"{PROGRAM}: {_HUNG_UP}\n")
         return ExitCode.UNKNOWN
     except (BrokenPipeError, KeyboardInterrupt):
         # The reader has seen enough: `railweld-bridge logs 12 | head`.

@@ -208,8 +208,8 @@ def test_exit_status_of_a_shell() -> None:
 # -- the command -------------------------------------------------------------------------------
 
 
-def serve(path: Path, *answers: bytes) -> tuple[threading.Thread, list[bytes]]:
-    """One connection of a daemon; returns what it was asked."""
+def serve(path: Path, *answers: bytes, read: bool = True) -> tuple[threading.Thread, list[bytes]]:
+    """One connection of a daemon, which may hang up unread; returns what it was asked."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
@@ -217,7 +217,7 @@ def serve(path: Path, *answers: bytes) -> tuple[threading.Thread, list[bytes]]:
 
     def run_() -> None:
         link, _ = listener.accept()
-        asked.append(link.recv(65536))
+        asked.append(link.recv(65536, 0 if read else socket.MSG_PEEK))
         for each in answers:
             link.sendall(each)
         link.close()
@@ -251,10 +251,12 @@ def test_a_daemon_that_hangs_up_is_no_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "s"
-    thread, _ = serve(path)
-    assert ask.main(["status"], path=str(path)) == 3
-    thread.join()
-    assert "hung up" in capsys.readouterr().err
+    for read in (True, False):
+        thread, _ = serve(path, read=read)
+        assert ask.main(["status"], path=str(path)) == 3
+        thread.join()
+        assert "hung up" in capsys.readouterr().err
+        path.unlink()
 
 
 def test_elsewhere_than_on_the_head_one_is_told_where(
