@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from railweld import names
-from railweld.bridge.token import LIFETIME_SECONDS, PATH
+from railweld.bridge.token import ALARM_AT, PATH, REQUEST
 from railweld.errors import RailweldError
 from railweld.stack.api import ApiError, Cluster
 from railweld.stack.objects import Key
@@ -26,8 +26,6 @@ from railweld.state import site_state_dir
 
 #: Slurm's own user: may set nodes and comments, and owns what the daemon reads.
 OWNER: Final = "slurm"
-#: Below this part of its life a token has not been renewed as it should have been.
-SPARE: Final = 0.25
 _FIX: Final = (
     "Fix: deploy the cluster and the stack first (playbooks/deploy-cluster.yml, pulumi up), or set "
     "bridge: false in railweld_partitions: jobs then run on nodes with a slurmd of their own"
@@ -42,7 +40,7 @@ def needs_token(seen: Mapping[str, Any], now: float) -> str:
         return "no token"
     if expires is None or issued is None:
         return "a file that is no token"
-    if expires - now < (expires - issued) * SPARE:
+    if expires - now < (expires - issued) * ALARM_AT:
         return f"a token that ends in {max(expires - now, 0) / 3600:.1f} h and was not renewed"
     if api.startswith("refused: 401"):
         return "a token that the API server does not take"
@@ -112,15 +110,7 @@ def issue(site: str, context: str, *, dry_run: bool = False) -> str:
             )
         if dry_run:
             return ""
-        answer = cluster.request(
-            "POST",
-            PATH,
-            {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"expirationSeconds": LIFETIME_SECONDS},
-            },
-        )
+        answer = cluster.request("POST", PATH, REQUEST)
         return str(answer["status"]["token"])
     except (ApiError, http.client.HTTPException, OSError, KeyError, TypeError) as error:
         raise RailweldError(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from railweld import names
 from railweld.bridge.kube import KubeRefusedError, KubeUnknownError
+from railweld.errors import RailweldError
 
 if TYPE_CHECKING:
     from railweld.bridge.kube import Kube
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 LIFETIME_SECONDS: Final = 7 * 24 * 3600
 #: Renewed when this part of its life is left.
 RENEW_AT: Final = 0.5
-#: Operators are told when this part is left.
+#: When this part is left, renewal has failed: operators are told, the playbook issues another.
 ALARM_AT: Final = 0.25
 #: Between two looks; a token that could not be renewed is tried again then.
 PAUSE_SECONDS: Final = 300.0
@@ -34,6 +35,12 @@ PATH: Final = (
     f"/api/v1/namespaces/{names.NAMESPACE_SYSTEM}/serviceaccounts/"
     f"{names.SERVICE_ACCOUNT_BRIDGE}/token"
 )
+#: What is sent there.
+REQUEST: Final = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "TokenRequest",
+    "spec": {"expirationSeconds": LIFETIME_SECONDS},
+}
 
 
 def claims(token: str) -> tuple[float, float] | None:
@@ -66,19 +73,20 @@ class Renewal:
         #: Why the last attempt failed; empty after one that did not.
         self.trouble = ""
 
+    def _token(self) -> str:
+        """The token in the file; empty where there is none."""
+        try:
+            return self._path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
     def part_left(self) -> float | None:
         """Of the life of the token in the file; None where there is none that ends."""
-        try:
-            return left(self._path.read_text(encoding="ascii").strip(), time.time())
-        except (OSError, UnicodeDecodeError):
-            return None
+        return left(self._token(), time.time())
 
     def seconds_left(self) -> float | None:
         """Until the token ends."""
-        try:
-            found = claims(self._path.read_text(encoding="ascii").strip())
-        except (OSError, UnicodeDecodeError):
-            return None
+        found = claims(self._token())
         return None if found is None else found[1] - time.time()
 
     def problem(self) -> str:
@@ -101,22 +109,16 @@ class Renewal:
         if part is None or part > RENEW_AT:
             return False
         try:
-            answer = await self._kube.request(
-                "POST",
-                PATH,
-                {
-                    "apiVersion": "authentication.k8s.io/v1",
-                    "kind": "TokenRequest",
-                    "spec": {"expirationSeconds": LIFETIME_SECONDS},
-                },
-            )
+            answer = await self._kube.request("POST", PATH, REQUEST)
             write(self._path, str(answer["status"]["token"]))
-        except (KubeUnknownError, KubeRefusedError, OSError, KeyError, TypeError) as error:
+            self._kube.renewed()
+        except (
+            KubeUnknownError, KubeRefusedError, RailweldError, OSError, KeyError, TypeError,
+        ) as error:  # fmt: skip
             self.trouble = str(error)
             _log.warning("token not renewed", extra={"error": self.trouble})
             return False
         self.trouble = ""
-        self._kube.renewed()
         _log.info("token renewed", extra={"seconds": self.seconds_left()})
         return True
 
