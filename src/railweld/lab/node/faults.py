@@ -149,8 +149,8 @@ def slow_build(settings: Settings) -> None:
     set_effect(dkms_seconds=int(settings.get("seconds", "30")))
 
 
-#: In front of the real one on root's PATH; dpkg finds it there.
-SLOW_DPKG_DEB = Path("/usr/local/sbin/dpkg-deb")
+#: In front of the real one on the path that apt gives dpkg (DPkg::Path), which begins there.
+SLOW_DPKG_DEB = Path("/usr/sbin/dpkg-deb")
 
 
 def slow_unpack(settings: Settings) -> None:
