@@ -352,11 +352,24 @@ def last_lines(out, err, count=6):
     if unmet:
         reasons = [" ".join(line.split()) for line in unmet.splitlines() if line.startswith(" ")]
         return " | ".join(reasons[:count])
+    reasons = dpkg_errors(out)
     lines = [line.strip() for line in (err or "").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("E:", "dpkg: error"))] or lines
-    if not errors:
+    if not errors and not reasons:
         errors = [line.strip() for line in (out or "").splitlines() if line.strip()]
-    return " | ".join(errors[-count:]) or "no message"
+    # The first package that failed has the cause; later ones often fail for its sake.
+    return " | ".join(reasons[: count // 2] + errors[-count:]) or "no message"
+
+
+def dpkg_errors(out):
+    """What dpkg says, which apt passes on as its own output: a line, its reason below it."""
+    found = []
+    for line in (out or "").splitlines():
+        if line.startswith("dpkg: error"):
+            found.append(line.strip())
+        elif line.startswith(" ") and line.strip() and found and found[-1].endswith(":"):
+            found[-1] += " " + line.strip()
+    return found
 
 
 def matcher(patterns):

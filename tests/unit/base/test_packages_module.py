@@ -181,6 +181,21 @@ def test_an_unsolvable_transaction_names_the_dependency(module: ModuleType) -> N
     assert said == "doca-ofed : Depends: mft (= 4.30.1-113) but 4.33.0-169 is to be installed"
 
 
+def test_dpkg_says_what_went_wrong_before_apt_does(module: ModuleType) -> None:
+    out = (
+        "Preparing to unpack .../3-cuda-nvcc-12-1_12.1.105-1_amd64.deb ...\n"
+        "Unpacking cuda-nvcc-12-1 (12.1.105-1) ...\n"
+        "dpkg: error processing archive /var/cache/apt/archives/a.deb (--unpack):\n"
+        " cannot copy extracted data for './usr/local/cuda-12.1/bin/nvcc' to "
+        "'/usr/local/cuda-12.1/bin/nvcc.dpkg-new': failed to write (No space left on device)\n"
+        "Errors were encountered while processing:\n"
+        " /var/cache/apt/archives/a.deb\n"
+    )
+    said = module.last_lines(out, "E: Sub-process /usr/bin/dpkg returned an error code (1)\n")
+    assert said.startswith("dpkg: error processing archive /var/cache/apt/archives/a.deb")
+    assert "(No space left on device) | E: Sub-process" in said
+
+
 def test_a_second_transaction_changes_nothing(
     machine: Machine, transaction: Callable[..., Any]
 ) -> None:
