@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,9 +24,9 @@ from railweld.bridge.pod.agent import Spool
 SRC = Path(__file__).parents[3] / "src"
 KEY = b"k" * 64
 START = (
-    "import sys, asyncio, pathlib\nsys.path.insert(0, sys.argv[1])\n"
-    "from railweld.bridge.pod.agent import Agent\n"
-    "sys.exit(asyncio.run(Agent(pathlib.Path(sys.argv[2])).run()))\n"
+    "import sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
+    "from railweld.bridge.pod.agent import start\n"
+    "sys.exit(start(pathlib.Path(sys.argv[2])))\n"
 )
 
 
@@ -42,8 +45,9 @@ class Crew:
         self.states.append((agent.rank, agent.state))
         agent.send(op="show", **{"1": len(self.output.get(agent.rank, b"")), "2": 0})
         if len(self.agents) == self.count:
+            leader = ["127.0.0.1", self.agents[0].port]
             for each in self.agents.values():
-                each.send(op="go", peers=["127.0.0.1"] * self.count, leader=None)
+                each.send(op="go", peers=["127.0.0.1"] * self.count, leader=leader)
 
     def left(self, agent: Agent) -> None:
         if self.agents.get(agent.rank) is agent:
@@ -81,9 +85,9 @@ async def hub(crew: Crew, port: int = 0, key: bytes = KEY) -> AsyncIterator[tupl
         await served.stop()
 
 
-def folder(tmp_path: Path, script: str, nodes: int) -> Path:
+def folder(tmp_path: Path, script: str, nodes: int, mode: str = "spmd") -> Path:
     plan = {
-        "mode": "spmd", "nodes": [f"n{n}" for n in range(nodes)], "arguments": ["x"],
+        "mode": mode, "nodes": [f"n{n}" for n in range(nodes)], "arguments": ["x"],
         "directory": str(tmp_path), "umask": 0o22, "apart": False, "environment": {"MINE": "1"},
         "user": "u", "home": "/", "slurm": {"SLURM_JOB_ID": "7"}, "port": 20007,
         "service": None, "scratch": None, "grace": 30,
@@ -94,9 +98,11 @@ def folder(tmp_path: Path, script: str, nodes: int) -> Path:
     return tmp_path
 
 
-async def agent(where: Path, rank: int, port: int) -> asyncio.subprocess.Process:
+async def agent(
+    where: Path, rank: int, port: int, python: str = sys.executable
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-IS", "-c", START, str(SRC), str(where),
+        python, "-IS", "-c", START, str(SRC), str(where),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         env={
             "PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(rank), "RAILWELD_JOB": "job",
@@ -129,6 +135,72 @@ def test_the_pod_ends_as_the_body_does(tmp_path: Path, script: str, status: int)
             assert await (await agent(folder(tmp_path, script, 1), 0, port)).wait() == status
 
     asyncio.run(play())
+
+
+def runs(python: str) -> bool:
+    """Whether there is such an interpreter; a version manager's stand-in for one is none."""
+    found = shutil.which(python)
+    return found is not None and subprocess.run([found, "-c", ""], check=False).returncode == 0
+
+
+#: The image's, which may be old, and ours.
+PYTHONS = [
+    pytest.param(name, marks=pytest.mark.skipif(not runs(name), reason=f"no {name} here"))
+    for name in ("python3.8", "python3.9", sys.executable)
+]
+#: What srun does, with all that it has to say in one piece.
+STEP = f"""
+import os, socket, sys
+sys.path.insert(0, {str(SRC)!r})
+from railweld.bridge.pod import srun, wire
+hosts = [f"n{{n}}" for n in range(int(sys.argv[1]))]
+step = srun.plan(["cat"], dict(os.environ), "/", hosts)
+link, decoder, seen = socket.socket(socket.AF_UNIX), wire.Decoder(), b""
+link.connect(os.environ["RAILWELD_SOCKET"])
+link.sendall(wire.control(step=step.to_words()) + wire.frame(wire.DATA, b"in") +
+             wire.frame(wire.DATA, b""))
+while True:
+    for kind, payload in decoder.feed(link.recv(65536)):
+        if kind == wire.DATA:
+            seen += wire.parse_output(payload).data
+        elif "status" in wire.parse_control(payload):
+            assert seen == b"in" * len(hosts)
+            sys.exit(40 + wire.parse_control(payload)["status"])
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_step_whose_input_comes_with_it_ends(tmp_path: Path, python: str, nodes: int) -> None:
+    (tmp_path / "step.py").write_text(STEP)
+    script = f"exec {sys.executable} {tmp_path}/step.py {nodes}"
+
+    async def play() -> None:
+        async with hub(Crew(nodes)) as (_, port), asyncio.timeout(30):
+            where = folder(tmp_path, script, nodes, "leader")
+            pods = [await agent(where, rank, port, python) for rank in range(nodes)]
+            assert [await pod.wait() for pod in pods] == [40, *[0] * (nodes - 1)]
+
+    asyncio.run(play())
+
+
+def test_nothing_is_evaluated_that_python_3_8_cannot() -> None:
+    """Such as `Callable[...]` outside annotations; an image with 3.8 may be nowhere at hand."""
+    for path in sorted((SRC / "railweld/bridge/pod").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+            for field in ("annotation", "returns"):
+                if hasattr(node, field):
+                    setattr(node, field, None)
+        found = {
+            ast.unparse(node)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Subscript)
+            and ast.unparse(node.value) in {"list", "dict", "set", "tuple", "Callable", "Iterator"}
+        }
+        assert found == set(), path
 
 
 def test_output_is_whole_when_the_daemon_goes_and_comes_back(tmp_path: Path) -> None:

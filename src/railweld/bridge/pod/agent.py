@@ -349,15 +349,9 @@ class Agent:
         sender = asyncio.ensure_future(self._send_output(writer, seal))
         reporter = asyncio.ensure_future(self._keep_reporting())
         try:
-            decoder = wire.Decoder(mac=True)
-            while True:
-                data = await reader.read(65536)
-                if not data:
-                    return
-                for kind, sealed in decoder.feed(data):
-                    payload = seal.open(kind, sealed)
-                    if kind == wire.CONTROL:
-                        self._ordered(wire.parse_control(payload))
+            async for kind, payload in step.opened(reader, seal):
+                if kind == wire.CONTROL:
+                    self._ordered(wire.parse_control(payload))
         finally:
             sender.cancel()
             reporter.cancel()
@@ -435,9 +429,10 @@ class Agent:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.terminate)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        if self.plan["mode"] == "leader" and self.rank == 0 and len(self.plan["nodes"]) > 1:
+        if self.plan["mode"] == "leader" and self.rank == 0:
             self._leader = step.Leader(self)
-            await self._leader.start()
+            if len(self.plan["nodes"]) > 1:
+                await self._leader.start()
         await asyncio.start_unix_server(self._local, str(self.scratch / SOCKET))
         hub = asyncio.ensure_future(self.follow_hub())
         try:
@@ -453,24 +448,24 @@ class Agent:
 
     async def _local(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """`srun` and `scontrol` of this pod."""
-        decoder = wire.Decoder()
+        frames = step.frames(reader)
         try:
-            while True:
-                data = await reader.read(65536)
-                if not data:
-                    return
-                for _, payload in decoder.feed(data):
-                    words = wire.parse_control(payload)
-                    if "step" in words and self._leader is not None:
-                        await self._leader.serve(words, reader, writer, decoder)
+            async for _, payload in frames:
+                words = wire.parse_control(payload)
+                if "step" in words:
+                    if self._leader is not None:
+                        await self._leader.serve(words, frames, writer)
                         return
-                    if "requeue" in words:
-                        await self._requeue(writer)
-                    if "environment" in words:
-                        directory = self.plan["directory"]
-                        found = self.environment()
-                        writer.write(wire.control(environment=found, directory=directory))
-                        await writer.drain()
+                    text = f"found no script on this node, expected {self.plan['nodes'][0]}'s"
+                    writer.write(wire.control(note=text) + wire.control(status=1))
+                    await writer.drain()
+                if "requeue" in words:
+                    await self._requeue(writer)
+                if "environment" in words:
+                    directory = self.plan["directory"]
+                    found = self.environment()
+                    writer.write(wire.control(environment=found, directory=directory))
+                    await writer.drain()
         except (OSError, wire.ProtocolError, TypeError):
             pass
         finally:
@@ -584,10 +579,20 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def start(folder: Path = FOLDER) -> int:
+    """Run the agent to the end of its pod."""
+
+    async def run() -> int:
+        # Made inside the loop, to which Python before 3.10 ties what it waits for.
+        return await Agent(folder).run()
+
+    return asyncio.run(run())
+
+
 def main() -> int:
     """Entry point of the pod, and of the shims."""
     if sys.argv[1:2] in (["srun"], ["scontrol"]):
         return srun.main(sys.argv[1], sys.argv[2:])
     if sys.argv[1:2] == ["shell"]:
         return shell.main(sys.argv[2:])
-    return asyncio.run(Agent().run())
+    return start()

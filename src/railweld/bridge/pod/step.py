@@ -11,11 +11,13 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from railweld.bridge.pod import srun, wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
@@ -44,7 +46,9 @@ class Host(Protocol):
         """Start a child; the future holds its exit status."""
 
 
-Emit = Callable[[int, int, bytes], Awaitable[None]]
+if TYPE_CHECKING:
+    # Python 3.8 cannot make it.
+    Emit = Callable[[int, int, bytes], Awaitable[None]]
 
 
 class Tasks:
@@ -58,6 +62,8 @@ class Tasks:
         self._emit = emit
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._inputs: list[Any] = []
+        self._unstarted = len(self._numbers)
+        self._started = asyncio.Event()
 
     async def run(self) -> dict[int, int]:
         """Start them and wait; returns the exit status of each."""
@@ -82,6 +88,7 @@ class Tasks:
         except OSError as error:
             for reader, _ in pipes:
                 os.close(reader)
+            self._count_started()
             text = f"{self._node_name(task)}: {self._step.argv[0]}: {error.strerror}\n"
             await self._emit(task, 2, text.encode())
             return 127 if isinstance(error, FileNotFoundError) else 126
@@ -92,6 +99,7 @@ class Tasks:
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
             self._inputs.append(process.stdin)
+        self._count_started()
         readers = [
             asyncio.ensure_future(self._pump(task, stream, reader))
             for stream, (reader, _) in zip((1, 2), pipes)
@@ -103,6 +111,11 @@ class Tasks:
         for each in readers:
             each.cancel()
         return status
+
+    def _count_started(self) -> None:
+        self._unstarted -= 1
+        if not self._unstarted:
+            self._started.set()
 
     def _node_name(self, task: int) -> str:
         node = next(n for n, tasks in enumerate(self._step.tasks) if task in tasks)
@@ -130,7 +143,8 @@ class Tasks:
                 os.killpg(process.pid, number)
 
     async def feed(self, data: bytes) -> None:
-        """Input for every task; nothing ends it."""
+        """Input for every task, once all are there; nothing ends it."""
+        await self._started.wait()
         for pipe in list(self._inputs):
             try:
                 if not data:
@@ -182,6 +196,15 @@ class Running:
         self.waiting: dict[int, asyncio.Future[None]] = {}
         self.local: Tasks | None = None
         self.killed = False
+        self._unstarted = set(step.nodes)
+        #: Every node has been told to start its share, so that input finds its tasks.
+        self.started = asyncio.Event()
+
+    def count_started(self, rank: int) -> None:
+        """A node has been told, or never will be."""
+        self._unstarted.discard(rank)
+        if not self._unstarted:
+            self.started.set()
 
     async def emit(self, task: int, stream: int, data: bytes) -> None:
         """Output of a task, on its way to srun."""
@@ -255,23 +278,17 @@ class Leader:
         return rank, wire.Seal(session, server=True)
 
     async def _hear(self, rank: int, reader: asyncio.StreamReader, seal: wire.Seal) -> None:
-        decoder = wire.Decoder(mac=True)
-        while True:
-            data = await reader.read(65536)
-            if not data:
-                return
-            for kind, sealed in decoder.feed(data):
-                payload = seal.open(kind, sealed)
-                if kind == wire.DATA:
-                    piece = wire.parse_output(payload)
-                    step = self._steps.get(piece.offset)
-                    if step is not None:
-                        await step.emit(piece.node, piece.stream, piece.data)
-                elif kind == wire.CONTROL:
-                    words = wire.parse_control(payload)
-                    step = self._steps.get(int(words.get("number", -1)))
-                    if step is not None and "statuses" in words:
-                        await self._done(step, rank, words["statuses"])
+        async for kind, payload in opened(reader, seal):
+            if kind == wire.DATA:
+                piece = wire.parse_output(payload)
+                step = self._steps.get(piece.offset)
+                if step is not None:
+                    await step.emit(piece.node, piece.stream, piece.data)
+            elif kind == wire.CONTROL:
+                words = wire.parse_control(payload)
+                step = self._steps.get(int(words.get("number", -1)))
+                if step is not None and "statuses" in words:
+                    await self._done(step, rank, words["statuses"])
 
     async def _done(self, step: Running, rank: int, statuses: dict[str, int]) -> None:
         step.statuses.update({int(task): int(status) for task, status in statuses.items()})
@@ -295,28 +312,23 @@ class Leader:
     async def serve(
         self,
         words: dict[str, Any],
-        reader: asyncio.StreamReader,
+        more: AsyncIterator[tuple[int, bytes]],
         writer: asyncio.StreamWriter,
-        decoder: wire.Decoder,
     ) -> None:
-        """Carry out the step of one `srun`, whose first words were read already."""
+        """Carry out the step of one `srun`: its first words, and the frames that follow."""
         number, self._next = self._next, self._next + 1
         step = self._steps[number] = Running(srun.Step.of(words["step"]), writer)
         writer.write(wire.control(number=number))
         runner = asyncio.ensure_future(self._run(step, number))
         try:
-            while True:
-                data = await reader.read(65536)
-                if not data:
-                    return
-                for kind, payload in decoder.feed(data):
-                    if kind == wire.DATA:
-                        await self._feed(step, number, payload)
-                        continue
-                    name = wire.parse_control(payload).get("signal")
-                    found = getattr(signal, f"SIG{name}", None)
-                    if isinstance(found, signal.Signals):
-                        await self._signal(step, found)
+            async for kind, payload in more:
+                if kind == wire.DATA:
+                    await self._feed(step, number, payload)
+                    continue
+                name = wire.parse_control(payload).get("signal")
+                found = getattr(signal, f"SIG{name}", None)
+                if isinstance(found, signal.Signals):
+                    await self._signal(step, found)
         finally:
             # srun has ended, or was killed: its tasks end too.
             if step.waiting:
@@ -347,6 +359,7 @@ class Leader:
     async def _start(self, step: Running, number: int, node: int, rank: int) -> None:
         if rank == self._host.rank:
             step.local = Tasks(self._host, step.step, number, node, step.emit)
+            step.count_started(rank)
             statuses = await step.local.run()
             await self._done(step, rank, {str(k): v for k, v in statuses.items()})
             return
@@ -355,14 +368,18 @@ class Leader:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 name = step.step.node_names[node]
+                step.count_started(rank)
                 step.writer.write(wire.control(note=f"{name}: its agent is not connected"))
                 await self._done(step, rank, {str(task): 1 for task in step.step.tasks[node]})
                 return
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._joined.wait(), left)
-        await self._followers[rank].send(
-            op="start", number=number, node=node, step=step.step.to_words()
-        )
+        # Of a connection that breaks now, the reader of it says that it was lost.
+        with contextlib.suppress(OSError):
+            await self._followers[rank].send(
+                op="start", number=number, node=node, step=step.step.to_words()
+            )
+        step.count_started(rank)
 
     async def _signal(self, step: Running, number: int) -> None:
         if step.local is not None:
@@ -376,6 +393,7 @@ class Leader:
                     await link.send(op="signal", number=which, name=name)
 
     async def _feed(self, step: Running, number: int, data: bytes) -> None:
+        await step.started.wait()
         if step.local is not None:
             await step.local.feed(data)
         for rank in list(step.waiting):
@@ -429,28 +447,23 @@ class Follower:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seal: wire.Seal
     ) -> None:
-        decoder = wire.Decoder(mac=True)
-        while not self.ended.is_set():
-            data = await reader.read(65536)
-            if not data:
+        async for kind, payload in opened(reader, seal):
+            if kind == wire.DATA:
+                piece = wire.parse_output(payload)
+                if piece.offset in self._tasks:
+                    await self._tasks[piece.offset].feed(piece.data)
+                continue
+            words = wire.parse_control(payload)
+            operation = words.get("op")
+            if operation == "end":
+                self.ended.set()
                 return
-            for kind, sealed in decoder.feed(data):
-                payload = seal.open(kind, sealed)
-                if kind == wire.DATA:
-                    piece = wire.parse_output(payload)
-                    if piece.offset in self._tasks:
-                        await self._tasks[piece.offset].feed(piece.data)
-                    continue
-                words = wire.parse_control(payload)
-                operation = words.get("op")
-                if operation == "end":
-                    self.ended.set()
-                elif operation == "start":
-                    self._begin(words, writer, seal)
-                elif operation == "signal" and words.get("number") in self._tasks:
-                    found = getattr(signal, f"SIG{words.get('name')}", None)
-                    if isinstance(found, signal.Signals):
-                        self._tasks[words["number"]].signal(found)
+            if operation == "start":
+                self._begin(words, writer, seal)
+            elif operation == "signal" and words.get("number") in self._tasks:
+                found = getattr(signal, f"SIG{words.get('name')}", None)
+                if isinstance(found, signal.Signals):
+                    self._tasks[words["number"]].signal(found)
 
     def _begin(self, words: dict[str, Any], writer: asyncio.StreamWriter, seal: wire.Seal) -> None:
         number = int(words["number"])
@@ -477,6 +490,22 @@ class Follower:
         job = asyncio.ensure_future(work())
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
+
+
+async def frames(
+    reader: asyncio.StreamReader, *, mac: bool = False
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Whole frames as they come, until the other end closes."""
+    decoder = wire.Decoder(mac=mac)
+    while data := await reader.read(65536):
+        for frame in decoder.feed(data):
+            yield frame
+
+
+async def opened(reader: asyncio.StreamReader, seal: wire.Seal) -> AsyncIterator[tuple[int, bytes]]:
+    """Kinds and payloads of a connection whose frames are proved."""
+    async for kind, sealed in frames(reader, mac=True):
+        yield kind, seal.open(kind, sealed)
 
 
 async def greeting(reader: asyncio.StreamReader) -> dict[str, Any]:
