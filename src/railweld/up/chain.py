@@ -16,6 +16,7 @@ from railweld.access import Access
 from railweld.errors import UsageError
 from railweld.names import GROUP_CONTROL_PLANE, GROUP_SLURM_HEAD, KUBECONFIG
 from railweld.site.model import Site
+from railweld.slurm.model import bridged
 from railweld.state import site_state_dir
 
 #: Exit codes that a plan ends with when it found something to do.
@@ -107,8 +108,7 @@ def _no_cluster_yet(site: Site) -> str:
 
 
 def _no_cluster_for_jobs(site: Site) -> str:
-    bridged = any(partition.bridge and partition.hosts for partition in site.partitions)
-    return _no_cluster_yet(site) if bridged else ""
+    return _no_cluster_yet(site) if bridged(site) else ""
 
 
 def _stack(context: Context) -> list[Command]:
