@@ -15,15 +15,11 @@ ROLE: Final = "slurm"
 BRIDGE: Final = "bridge"
 
 
-def roles(slurm: Mapping[str, Any], *, has_bridge: bool) -> tuple[str, ...]:
-    """Roles of a host; the bridge's also where it is described no more and still there.
-
-    Args:
-        slurm: the host's view.
-        has_bridge: whether something of the bridge was seen on the host.
-    """
-    is_head = "controller" in slurm["host"]["parts"]
-    return (ROLE, BRIDGE) if is_head and (slurm["bridge"] or has_bridge) else (ROLE,)
+def roles(ctx: Context) -> tuple[str, ...]:
+    """Roles of a host; the bridge's also where it is described no more and still there."""
+    is_head = "controller" in ctx.slurm["host"]["parts"]
+    has_bridge = ctx.slurm["bridge"] or ctx.seen("slurm.bridge.present")
+    return (ROLE, BRIDGE) if is_head and has_bridge else (ROLE,)
 
 
 def inputs(
@@ -62,5 +58,4 @@ def needs_files(slurm: Mapping[str, Any]) -> bool:
 
 def plan(ctx: Context, inputs: Mapping[str, str]) -> list[RoleState]:
     """Judge each role of a host, in their order."""
-    has_bridge = bool(ctx.seen("slurm.bridge.present"))
-    return [role_state(ctx, role, inputs[role]) for role in roles(ctx.slurm, has_bridge=has_bridge)]
+    return [role_state(ctx, role, inputs[role]) for role in roles(ctx)]

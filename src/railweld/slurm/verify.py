@@ -44,8 +44,7 @@ def verify_site(request: Request) -> Verified:
             node=node,
             slurm=model.view(slurm, name),
         )
-        has_bridge = bool(ctx.seen("slurm.bridge.present"))
-        checks += registry.evaluate(ctx, roles(ctx.slurm, has_bridge=has_bridge))
+        checks += registry.evaluate(ctx, roles(ctx))
     return Verified(checks)
 
 
