@@ -35,9 +35,7 @@ def render(site: str, found: Mapping[str, Iterable[Check]], made: datetime) -> s
     root.attrib.update({name: str(count) for name, count in total.items()})
     ET.indent(root)
     # The declaration's encoding is that of the file, which is written as UTF-8.
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + (
-        ET.tostring(root, encoding="unicode") + "\n"
-    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
 
 def _counts(checks: list[Check]) -> dict[str, int]:

@@ -140,6 +140,14 @@ def test_a_plan_that_cannot_be_made_does_not_hide_the_next(tmp_path: Path) -> No
     assert not list(tmp_path.rglob("journal.jsonl"))
 
 
+def test_a_chain_that_stops_leaves_no_junit_file_of_the_run_before(tmp_path: Path) -> None:
+    (tmp_path / "site.yml").write_text(SMALL)
+    (tmp_path / "verify.xml").write_text("<testsuites/>")
+    done = run(tmp_path, "-i", "site.yml", "--junit", "verify.xml")
+    assert "up: stopped at base" in done.stdout
+    assert not (tmp_path / "verify.xml").exists()
+
+
 def test_a_report_that_cannot_be_written_is_refused_before_the_first_stage(tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text(SMALL)
     done = run(tmp_path, "-i", "site.yml", "--report", "missing/report.html")
