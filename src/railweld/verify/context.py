@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from railweld.base.families import in_family
 from railweld.record import Check, Status, judge
+
+
+class Told(TypedDict):
+    """What a record says beside its id."""
+
+    ran: str
+    found: object
+    expected: object
+    fix: str
+    layer: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -104,30 +114,17 @@ class Context:
             ref=ref,
         )
 
-    def could_not_look(
-        self,
-        check: str,
-        *,
-        ran: str,
-        found: object,
-        expected: object,
-        fix: str,
-        layer: str = "host",
-    ) -> Check:
+    def could_not_look(self, check: str, **told: Unpack[Told]) -> Check:
         """Build an `unknown` record: the state could not be observed, which is not a pass."""
-        return Check(
-            id=check,
-            layer=layer,
-            target=self.name,
-            status=Status.UNKNOWN,
-            ran=ran,
-            found=str(found),
-            expected=str(expected),
-            fix=fix,
-        )
+        return self._note(Status.UNKNOWN, check, **told)
 
-    def warn(
+    def warn(self, check: str, **told: Unpack[Told]) -> Check:
+        """Build a `warn` record: works, yet the operator should know."""
+        return self._note(Status.WARN, check, **told)
+
+    def _note(
         self,
+        status: Status,
         check: str,
         *,
         ran: str,
@@ -136,12 +133,11 @@ class Context:
         fix: str,
         layer: str = "host",
     ) -> Check:
-        """Build a `warn` record: works, yet the operator should know."""
         return Check(
             id=check,
             layer=layer,
             target=self.name,
-            status=Status.WARN,
+            status=status,
             ran=ran,
             found=str(found),
             expected=str(expected),
