@@ -8,7 +8,6 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -67,12 +66,7 @@ class Kube:
         self._open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _open(self) -> aiohttp.ClientSession:
