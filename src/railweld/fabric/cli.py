@@ -94,6 +94,18 @@ def _changing(
     )
 
 
+@grouped(stage=_stage, settings=_looking)
+def _stage_to_read(*, stage: Stage, settings: Settings) -> Stage:
+    stage.settings = settings
+    return stage
+
+
+@grouped(stage=_stage, settings=_changing)
+def _stage_to_change(*, stage: Stage, settings: Settings) -> Stage:
+    stage.settings = settings
+    return stage
+
+
 @grouped(stage=_stage)
 def render(
     *,
@@ -130,15 +142,13 @@ def render(
     return ExitCode.OK
 
 
-@grouped(stage=_stage, settings=_looking)
+@grouped(stage=_stage_to_read)
 def plan(
     *,
     stage: Stage,
-    settings: Settings,
     as_json: AsJson = False,
 ) -> int:
     """Compare the switches with the description by meaning. Exit code 2 when there are changes."""
-    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     _warn(stage)
@@ -152,11 +162,10 @@ def plan(
     return ExitCode.CHANGES if seen.changed else ExitCode.OK
 
 
-@grouped(stage=_stage, settings=_changing)
+@grouped(stage=_stage_to_change)
 def push(
     *,
     stage: Stage,
-    settings: Settings,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> int:
@@ -164,7 +173,6 @@ def push(
 
     Running it again after a failure continues where it stopped.
     """
-    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     _warn(stage)
@@ -172,32 +180,28 @@ def push(
     return _finish(seen, report, as_json=as_json)
 
 
-@grouped(stage=_stage, settings=_changing)
+@grouped(stage=_stage_to_change)
 def rollback(
     *,
     to: Annotated[str, typer.Option("--to", help="Run or time (YYYYMMDDTHHMMSSZ) to go back to.")],
     stage: Stage,
-    settings: Settings,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> int:
     """Give the lines that railweld owns the values they had at a time; other lines stay."""
-    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     seen, report = _interruptible(stage, lambda: stage.rollback(to, _approval(yes, as_json)))
     return _finish(seen, report, as_json=as_json)
 
 
-@grouped(stage=_stage, settings=_looking)
+@grouped(stage=_stage_to_read)
 def verify(
     *,
     stage: Stage,
-    settings: Settings,
     as_json: AsJson = False,
 ) -> int:
     """Read the operational state back: PFC, watchdog, ECN, maps, counters, cabling, release."""
-    stage.settings = settings
     checks = stage.verify()
     if as_json:
         _print_json([check.to_dict() for check in checks])
@@ -206,15 +210,13 @@ def verify(
     return exit_code(checks)
 
 
-@grouped(stage=_stage, settings=_looking)
+@grouped(stage=_stage_to_read)
 def drift(
     *,
     stage: Stage,
-    settings: Settings,
     as_json: AsJson = False,
 ) -> int:
     """Report what departs from the description, for cron. Exit code 2 when something does."""
-    stage.settings = settings
     if _not_roce(stage):
         return ExitCode.OK
     found, failures = stage.drift()
