@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from railweld import names
+from railweld.stack.admission import API, resource_rule
 from railweld.stack.objects import Manifest, host_path, make, mount
 from railweld.stack.quota import PRIORITY_JOB
 
@@ -277,10 +278,9 @@ def pin_policy() -> list[Manifest]:
     instead of placing it somewhere else.
     """
     hosts = names.ANNOTATION_HOSTS
-    api = "admissionregistration.k8s.io/v1"
     return [
         make(
-            api,
+            API,
             "MutatingAdmissionPolicy",
             PIN_POLICY,
             spec={
@@ -288,14 +288,7 @@ def pin_policy() -> list[Manifest]:
                 "reinvocationPolicy": "Never",
                 "matchConstraints": {
                     "namespaceSelector": {"matchLabels": {names.LABEL_BRIDGE: "true"}},
-                    "resourceRules": [
-                        {
-                            "apiGroups": [""],
-                            "apiVersions": ["v1"],
-                            "operations": ["CREATE"],
-                            "resources": ["pods"],
-                        }
-                    ],
+                    "resourceRules": [resource_rule("pods")],
                 },
                 "matchConditions": [
                     {
@@ -330,7 +323,7 @@ def pin_policy() -> list[Manifest]:
             },
         ),
         make(
-            api,
+            API,
             "MutatingAdmissionPolicyBinding",
             PIN_POLICY,
             spec={"policyName": PIN_POLICY},

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from railweld import names
+from railweld.stack.admission import resource_rule, validating
 from railweld.stack.objects import Manifest, daemon_set, make
 
 NAME: Final = "clock-guard"
@@ -130,58 +131,33 @@ def _own_node_only(args: ClockGuardArgs) -> list[Manifest]:
     user = f"system:serviceaccount:{args.namespace}:{NAME}"
     node = "authentication.kubernetes.io/node-name"
     others = f"k == '{names.LABEL_CLOCK}'"
-    return [
-        make(
-            "admissionregistration.k8s.io/v1",
-            "ValidatingAdmissionPolicy",
-            name,
-            spec={
-                "failurePolicy": "Fail",
-                "matchConstraints": {
-                    "resourceRules": [
-                        {
-                            "apiGroups": [""],
-                            "apiVersions": ["v1"],
-                            "operations": ["UPDATE"],
-                            "resources": ["nodes", "nodes/status"],
-                        }
-                    ]
-                },
-                "matchConditions": [
-                    {"name": "guard", "expression": f"request.userInfo.username == '{user}'"}
-                ],
-                "variables": [
-                    {
-                        "name": "before",
-                        "expression": "has(oldObject.metadata.labels) ? "
-                        "oldObject.metadata.labels : {}",
-                    },
-                    {
-                        "name": "after",
-                        "expression": "has(object.metadata.labels) ? object.metadata.labels : {}",
-                    },
-                ],
-                "validations": [
-                    {
-                        "expression": f"request.userInfo.?extra[?'{node}'].orValue([])"
-                        ".exists(n, n == object.metadata.name)",
-                        "message": "the clock guard may only describe the node that it runs on",
-                    },
-                    {
-                        "expression": "object.spec == oldObject.spec && "
-                        f"variables.after.all(k, {others} || (k in variables.before && "
-                        "variables.before[k] == variables.after[k])) && "
-                        f"variables.before.all(k, {others} || k in variables.after)",
-                        "message": "the clock guard may only set the label "
-                        f"{names.LABEL_CLOCK} and its condition",
-                    },
-                ],
+    return validating(
+        name,
+        [resource_rule("nodes", "nodes/status", operations=["UPDATE"])],
+        [
+            {
+                "expression": f"request.userInfo.?extra[?'{node}'].orValue([])"
+                ".exists(n, n == object.metadata.name)",
+                "message": "the clock guard may only describe the node that it runs on",
             },
-        ),
-        make(
-            "admissionregistration.k8s.io/v1",
-            "ValidatingAdmissionPolicyBinding",
-            name,
-            spec={"policyName": name, "validationActions": ["Deny"]},
-        ),
-    ]
+            {
+                "expression": "object.spec == oldObject.spec && "
+                f"variables.after.all(k, {others} || (k in variables.before && "
+                "variables.before[k] == variables.after[k])) && "
+                f"variables.before.all(k, {others} || k in variables.after)",
+                "message": "the clock guard may only set the label "
+                f"{names.LABEL_CLOCK} and its condition",
+            },
+        ],
+        matchConditions=[{"name": "guard", "expression": f"request.userInfo.username == '{user}'"}],
+        variables=[
+            {
+                "name": "before",
+                "expression": "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}",
+            },
+            {
+                "name": "after",
+                "expression": "has(object.metadata.labels) ? object.metadata.labels : {}",
+            },
+        ],
+    )

@@ -13,14 +13,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from railweld import names
 from railweld.nccl import ADVICE
-from railweld.stack.objects import Manifest, make
+from railweld.stack.admission import resource_rule, validating
+from railweld.stack.objects import Manifest
 
 #: A pod that stays on one node says so, and may do without RDMA.
 LABEL_RDMA: Final = "railweld.io/rdma"
 #: First Kubernetes with ValidatingAdmissionPolicy v1.
 SINCE: Final = (1, 30)
 
-_API: Final = "admissionregistration.k8s.io/v1"
 _ADMINS: Final = ("system:masters", "kubeadm:cluster-admins")
 
 
@@ -235,60 +235,14 @@ def advice_rules(args: PoliciesArgs) -> list[Rule]:
 
 
 _KINDS: Final = {
-    "pods": ("", "v1", "object.spec", "object.metadata"),
-    "jobs": ("batch", "v1", "object.spec.template.spec", "object.spec.template.metadata"),
+    "pods": ("", "object.spec", "object.metadata"),
+    "jobs": ("batch", "object.spec.template.spec", "object.spec.template.metadata"),
 }
 
 
 def _labels(metadata: str) -> str:
     # A Job's template need not have metadata at all; the type checker knows both.
     return f"(has({metadata}.labels) ? {metadata}.labels : {{}})"
-
-
-def _policy(
-    name: str,
-    resource: str,
-    rules: Sequence[Rule],
-) -> Manifest:
-    group, version, spec, _ = _KINDS[resource]
-    return make(
-        _API,
-        "ValidatingAdmissionPolicy",
-        name,
-        spec={
-            "failurePolicy": "Fail",
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [group],
-                        "apiVersions": [version],
-                        # Not UPDATE: a pod that is there already must stay able to lose its
-                        # finalizers, whatever the rules have become.
-                        "operations": ["CREATE"],
-                        "resources": [resource],
-                    }
-                ]
-            },
-            "variables": variables(spec),
-            "validations": [
-                {"expression": rule.expression, "message": rule.message, "reason": "Forbidden"}
-                for rule in rules
-            ],
-        },
-    )
-
-
-def _binding(name: str, actions: Sequence[str], selector: dict[str, Any]) -> Manifest:
-    return make(
-        _API,
-        "ValidatingAdmissionPolicyBinding",
-        name,
-        spec={
-            "policyName": name,
-            "validationActions": list(actions),
-            "matchResources": {"namespaceSelector": selector},
-        },
-    )
 
 
 def render(args: PoliciesArgs) -> list[Manifest]:
@@ -301,69 +255,55 @@ def render(args: PoliciesArgs) -> list[Manifest]:
     }
     jobs = {"matchLabels": {names.LABEL_BRIDGE: "true"}}
     manifests: list[Manifest] = []
-    for resource, (_, _, _, metadata) in _KINDS.items():
+    for resource, (group, spec, metadata) in _KINDS.items():
         for name, rules, actions, selector in (
             ("railweld-gpu", gpu_rules(args, _labels(metadata)), ["Deny"], tenants),
             ("railweld-job-reach", reach_rules(args), ["Deny"], jobs),
             ("railweld-job-images", image_rules(args.registries), ["Deny"], jobs),
             ("railweld-nccl-advice", advice_rules(args), ["Warn", "Audit"], tenants),
         ):
-            full = f"{name}-{resource}"
-            manifests += [_policy(full, resource, rules), _binding(full, actions, selector)]
+            manifests += validating(
+                f"{name}-{resource}",
+                # Not UPDATE: a pod that is there already must stay able to lose its finalizers,
+                # whatever the rules have become.
+                [resource_rule(resource, groups=[group])],
+                [
+                    {"expression": rule.expression, "message": rule.message, "reason": "Forbidden"}
+                    for rule in rules
+                ],
+                actions=actions,
+                namespaces=selector,
+                variables=variables(spec),
+            )
     manifests += _creators(args, jobs)
     return manifests
 
 
 def _creators(args: PoliciesArgs, selector: dict[str, Any]) -> list[Manifest]:
     """Rights that someone has in all namespaces do not reach into the privileged one of jobs."""
-    name = "railweld-job-creators"
     bridge = f"system:serviceaccount:{args.system}:{names.SERVICE_ACCOUNT_BRIDGE}"
-    return [
-        make(
-            _API,
-            "ValidatingAdmissionPolicy",
-            name,
-            spec={
-                "failurePolicy": "Fail",
-                "matchConstraints": {
-                    "resourceRules": [
-                        {
-                            "apiGroups": ["", "batch", "apps"],
-                            "apiVersions": ["v1"],
-                            "operations": ["CREATE"],
-                            "resources": [
-                                "pods",
-                                "replicationcontrollers",
-                                "jobs",
-                                "cronjobs",
-                                "deployments",
-                                "daemonsets",
-                                "replicasets",
-                                "statefulsets",
-                            ],
-                        },
-                        {
-                            # A container put into a pod that runs has all that the pod has.
-                            "apiGroups": [""],
-                            "apiVersions": ["v1"],
-                            "operations": ["UPDATE"],
-                            "resources": ["pods/ephemeralcontainers"],
-                        },
-                    ]
-                },
-                "validations": [
-                    {
-                        "expression": f"request.userInfo.username == {quoted(bridge)} || "
-                        "request.userInfo.username.startsWith("
-                        "'system:serviceaccount:kube-system:') || "
-                        "request.userInfo.username == 'system:kube-controller-manager' || "
-                        f"request.userInfo.groups.exists(g, g in {_list(_ADMINS)})",
-                        "message": "only the Slurm bridge starts workloads here: submit with "
-                        "sbatch, or use a namespace of your own",
-                        "reason": "Forbidden",
-                    }
-                ],
-            },
-        ),
-        _binding(name, ["Deny"], selector),
-    ]
+    return validating(
+        "railweld-job-creators",
+        [
+            resource_rule(
+                *("pods", "replicationcontrollers", "jobs", "cronjobs"),
+                *("deployments", "daemonsets", "replicasets", "statefulsets"),
+                groups=["", "batch", "apps"],
+            ),
+            # A container put into a pod that runs has all that the pod has.
+            resource_rule("pods/ephemeralcontainers", operations=["UPDATE"]),
+        ],
+        [
+            {
+                "expression": f"request.userInfo.username == {quoted(bridge)} || "
+                "request.userInfo.username.startsWith("
+                "'system:serviceaccount:kube-system:') || "
+                "request.userInfo.username == 'system:kube-controller-manager' || "
+                f"request.userInfo.groups.exists(g, g in {_list(_ADMINS)})",
+                "message": "only the Slurm bridge starts workloads here: submit with "
+                "sbatch, or use a namespace of your own",
+                "reason": "Forbidden",
+            }
+        ],
+        namespaces=selector,
+    )
