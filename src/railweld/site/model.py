@@ -285,14 +285,7 @@ class Site(SiteVariables):
             )
             entry: dict[str, Any] = {"id": kind}
             if mirror := host.mirrors.get(kind):  # type: ignore[call-overload] # any text may be asked
-                entry |= {
-                    "url": mirror.url,
-                    "suite": mirror.suite,
-                    "components": list(mirror.components),
-                    "key_url": mirror.key_url,
-                    "key_file": mirror.key_file,
-                    "key_fingerprint": mirror.key_fingerprint or None,
-                }
+                entry |= mirror.source()
                 if vendor and not mirror.key_url and not mirror.key_file:
                     # A mirror that copies signed packages keeps the vendor's signature.
                     entry["key_url"] = vendor.key_url

@@ -190,6 +190,17 @@ class Mirror(_Part):
         None, description="fingerprint that the fetched key must have; required with key_url"
     )
 
+    def source(self) -> dict[str, Any]:
+        """As roles take a repository, beside its id."""
+        return {
+            "url": self.url,
+            "suite": self.suite,
+            "components": list(self.components),
+            "key_url": self.key_url,
+            "key_file": self.key_file,
+            "key_fingerprint": self.key_fingerprint or None,
+        }
+
 
 class Rail(_Part):
     """One HCA of every node of the group, and where its cable goes."""

@@ -339,17 +339,7 @@ def _repositories(site: Site, host: Host) -> list[dict[str, Any]]:
     mirror = host.mirrors.get(MIRROR)
     if mirror is None or _source(site, host) == host.vendor_repository:
         return []
-    return [
-        {
-            "id": MIRROR,
-            "url": mirror.url,
-            "suite": mirror.suite,
-            "components": list(mirror.components),
-            "key_url": mirror.key_url,
-            "key_file": mirror.key_file,
-            "key_fingerprint": mirror.key_fingerprint or None,
-        }
-    ]
+    return [{"id": MIRROR, **mirror.source()}]
 
 
 def _some(hosts: list[str]) -> str:
