@@ -48,14 +48,4 @@ class ActionModule(StageAction):
             node=variables["railweld_node"],
             cluster=variables["railweld_cluster"],
         )
-        states = stage.plan(ctx, variables["railweld_inputs"])
-        todo = [each.role for each in states if not each.converged]
-        return {
-            "msg": f"{ctx.name}: {'converged' if not todo else 'to do: ' + ', '.join(todo)}",
-            "reasons": {each.role: list(each.reasons) for each in states if each.reasons},
-            "checks": [check.to_dict() for each in states for check in each.checks],
-            "ansible_facts": {
-                "railweld_todo": todo,
-                "railweld_roles": list(stage.ROLES),
-            },
-        }
+        return self.todo(ctx, stage.plan(ctx, variables["railweld_inputs"]))

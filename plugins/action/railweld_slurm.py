@@ -42,14 +42,4 @@ class ActionModule(StageAction):
             node=variables["railweld_node"],
             slurm=variables["railweld_slurm"],
         )
-        states = stage.plan(ctx, variables["railweld_inputs"])
-        todo = [state.role for state in states if not state.converged]
-        return {
-            "msg": f"{ctx.name}: {'converged' if not todo else 'to do: ' + ', '.join(todo)}",
-            "reasons": {state.role: list(state.reasons) for state in states if state.reasons},
-            "checks": [check.to_dict() for state in states for check in state.checks],
-            "ansible_facts": {
-                "railweld_todo": todo,
-                "railweld_roles": [state.role for state in states],
-            },
-        }
+        return self.todo(ctx, stage.plan(ctx, variables["railweld_inputs"]))

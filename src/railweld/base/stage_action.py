@@ -7,7 +7,8 @@ whether the host needs work. A stage fills in what differs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -15,6 +16,10 @@ from ansible.plugins.action import ActionBase
 from railweld.base.run import run_id
 from railweld.errors import RailweldError
 from railweld.site import Site, build_site, inventory_from_task_vars
+
+if TYPE_CHECKING:
+    from railweld.base.convergence import RoleState
+    from railweld.verify.context import Context
 
 #: Keys of a registered result that are Ansible's or this class's, not the stage's.
 _BOOKKEEPING = ("run", "reused", "changed", "failed")
@@ -62,6 +67,20 @@ class StageAction(ActionBase):
         """What `site` returned, without what Ansible added to it."""
         found = variables[f"{self.NAME}_site"]
         return {key: value for key, value in found.items() if key not in _BOOKKEEPING}
+
+    @staticmethod
+    def todo(ctx: Context, states: Sequence[RoleState]) -> dict[str, Any]:
+        """Which roles this host needs, as the fact `railweld_todo`, and why."""
+        todo = [state.role for state in states if not state.converged]
+        return {
+            "msg": f"{ctx.name}: {'converged' if not todo else 'to do: ' + ', '.join(todo)}",
+            "reasons": {state.role: list(state.reasons) for state in states if state.reasons},
+            "checks": [check.to_dict() for state in states for check in state.checks],
+            "ansible_facts": {
+                "railweld_todo": todo,
+                "railweld_roles": [state.role for state in states],
+            },
+        }
 
     @abstractmethod
     def fact(self, site: Site) -> dict[str, Any]:
