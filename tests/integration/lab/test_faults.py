@@ -128,6 +128,8 @@ def test_unpacking_takes_long_enough_to_be_cut(lab: Lab, make: Make) -> None:
     node.exec(["systemctl", "kill", "--signal=KILL", "unpacks"])
     lab.clear("slow-unpack", "gpu2")
     assert "reinstall" in node.exec(["dpkg", "--audit"]).stdout
+    # apt refuses everything until dpkg has finished what was cut.
+    node.exec(["dpkg", "--configure", "-a"])
     install(node, "--reinstall", "jq")
     assert node.exec(["dpkg", "--audit"]).stdout == ""
 
