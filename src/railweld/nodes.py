@@ -177,7 +177,10 @@ def _ansible_playbook() -> str:
 def read_answers(path: Path) -> dict[str, dict[str, Answer]]:
     """Read what the callback wrote: host → task name → answer."""
     found: dict[str, dict[str, Answer]] = {}
-    for line in path.read_text().splitlines():
+    for line in path.read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            # Ansible was stopped in the middle of it, as no time was left.
+            break
         item = json.loads(line)
         found.setdefault(item["host"], {})[item["task"]] = Answer(item["status"], item["result"])
     return found

@@ -8,7 +8,7 @@ import pytest
 
 from railweld.access import Access
 from railweld.errors import CouldNotLookError
-from railweld.nodes import ask
+from railweld.nodes import ask, read_answers
 from railweld.site.inventory import load_inventory
 
 
@@ -80,6 +80,13 @@ def test_names_as_the_inventory_gives_them_are_taken(inventory: str) -> None:
         ask(Access((inventory,)), [here], [command("one", "true")], timeout_s=60)[here]["one"].rc
         == 0
     )
+
+
+def test_an_answer_that_was_cut_off_is_none_and_spoils_no_other(tmp_path: Path) -> None:
+    line = '{"host": "gpu1", "task": "look", "status": "ok", "result": {}}\n'
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(line + line.replace("gpu1", "gpu2")[:40])
+    assert set(read_answers(answers)) == {"gpu1"}
 
 
 def test_asking_nobody_asks_nothing() -> None:
