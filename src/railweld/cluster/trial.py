@@ -205,12 +205,16 @@ def pod(template: Manifest, trial: Trial, run: str) -> Manifest:
         "kind": "Pod",
         "metadata": {
             **metadata,
-            "name": f"railweld-verify-{run}-{trial.node}",
+            "name": _name(run, trial.node),
             "namespace": names.NAMESPACE_JOBS,
             "labels": {**(metadata.get("labels") or {}), LABEL: run},
         },
         "spec": spec,
     }
+
+
+def _name(run: str, node: str) -> str:
+    return f"railweld-verify-{run}-{node}"
 
 
 def run_trials(
@@ -283,7 +287,7 @@ def _outcome(found: Manifest | None, passed: float) -> Told | None:
 
 def _with_event(cluster: Cluster, run: str, node: str, told: Told) -> Told:
     """Add the last warning about a pod, which alone says why a volume or image is missing."""
-    name = f"railweld-verify-{run}-{node}"
+    name = _name(run, node)
     try:
         found = cluster.request(
             "GET",
