@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from railweld.doctor.redact import redact
 from railweld.options import ExtraVars, Inventory, Vault
 
 if TYPE_CHECKING:
@@ -77,6 +81,13 @@ class Access:
         from railweld.site.build import require_site  # noqa: PLC0415 - loads Ansible
 
         return require_site(self.load())
+
+
+def shown(argv: Sequence[str]) -> str:
+    """A command as messages and the journal have it: quoted, without secrets that -e gives it."""
+    return shlex.join(
+        redact(word) if before == "-e" else word for before, word in pairwise(("", *argv))
+    )
 
 
 def given(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-from railweld.access import Access
+from railweld.access import Access, shown
 from railweld.errors import CouldNotLookError, RailweldError
 
 #: Names the file of the answers to the callback `railweld_answers`.
@@ -130,7 +130,7 @@ def ask(
             raise CouldNotLookError(
                 f"{', '.join(hosts[:3])}{', …' if len(hosts) > 3 else ''}: found no answer, "
                 f"expected one per node; Ansible said: {' / '.join(last) or 'nothing'} "
-                f"(see: ansible {' '.join(access.options)} {hosts[0]} -m ping)"
+                f"(see: {shown(('ansible', *access.options, hosts[0], '-m', 'ping'))})"
             )
         return found
 

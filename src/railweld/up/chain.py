@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from railweld.access import Access
+from railweld.access import Access, shown
 from railweld.errors import UsageError
 from railweld.names import GROUP_CONTROL_PLANE, GROUP_SLURM_HEAD, KUBECONFIG
 from railweld.site.model import Site
@@ -33,7 +33,7 @@ class Command:
     fine: tuple[int, ...] = (0,)
 
     def __str__(self) -> str:
-        return " ".join(self.argv)
+        return shown(self.argv)
 
 
 @dataclass(frozen=True)

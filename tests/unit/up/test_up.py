@@ -97,6 +97,17 @@ def test_every_command_gets_the_operator_s_options(tmp_path: Path) -> None:
     assert f"--junit {tmp_path}/v.xml" in str(CHAIN[-1].apply(given)[0])
 
 
+def test_a_command_is_said_without_its_secrets_and_as_a_shell_takes_it() -> None:
+    words = ("ansible_become_password=hunter2", "@more.yml", '{"railweld_x": [1, 2]}')
+    access = Access((str(EXAMPLE),), words, "/etc/vault")
+    command = replace(context(), access=access).playbook("deploy-base.yml")
+    assert words[0] in command.argv
+    assert "hunter2" not in str(command)
+    assert "-e @more.yml -e '{\"railweld_x\": [1, 2]}' --vault-password-file /etc/vault" in str(
+        command
+    )
+
+
 def test_a_site_gets_the_stages_that_it_describes(tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text(SMALL)
     small = load_site([str(tmp_path / "site.yml")])
