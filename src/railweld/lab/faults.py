@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from railweld.lab import mirror
 from railweld.lab.process import LabError
+from railweld.lab.vendor.programs.nccl_tests import SLOW_LINKS
 
 if TYPE_CHECKING:
     from railweld.lab.lab import Lab, Node
@@ -156,9 +157,6 @@ def _gpus_unhealthy(_lab: Lab, node: Node, settings: Mapping[str, str]) -> None:
 
 def _gpus_healthy(_lab: Lab, node: Node) -> None:
     _change_device_plugin(node, lambda told: told.update(unhealthy={}))
-
-
-SLOW_LINKS = "/var/lib/railweld-lab/slow-links.json"
 
 
 def _slow_links(lab: Lab) -> dict[str, float]:

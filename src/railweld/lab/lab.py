@@ -23,6 +23,7 @@ from railweld.lab.image import ensure_base, ensure_node_image
 from railweld.lab.plan import LabPlan, NodePlan, plan_lab
 from railweld.lab.podman import podman
 from railweld.lab.process import LabError, Report, Result, raise_limits, require_machine, run
+from railweld.lab.vendor.programs.nccl_tests import FABRIC
 
 #: How long a node may take from start to a reachable SSH server.
 READY_TIMEOUT_S = 120.0
@@ -366,7 +367,7 @@ class Lab:
             "/etc/railweld-lab": (f"{self.plan.site} {node.name} {profile['profile']}\n", 0o644),
             "/etc/default/grub": (self._boot_settings(node), 0o644),
             "/var/lib/railweld-lab/profile.json": (json.dumps(profile, indent=1) + "\n", 0o644),
-            "/var/lib/railweld-lab/fabric.json": (json.dumps(self.plan.fabric) + "\n", 0o644),
+            FABRIC: (json.dumps(self.plan.fabric) + "\n", 0o644),
         }
         return tar_of(files)
 
