@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from railweld.record import Status
 from railweld.site import Site, load_site
+from railweld.slurm import model
+from railweld.verify import registry
+from railweld.verify.context import Context
 
 KEY = base64.b64encode(bytes(range(64))).decode()
 ALL = {
@@ -77,3 +82,37 @@ def site(tmp_path: Path) -> SiteMaker:
         return load_site([str(folder)])
 
     return build
+
+
+def bad_on_head(
+    described: Site,
+    role: str,
+    seen_on: Callable[[dict[str, Any]], dict[str, Any]],
+    *changes: tuple[str, Any],
+) -> dict[str, str]:
+    """Checks of a role that do not pass on the head, by id, with what was found.
+
+    Args:
+        described: the site.
+        role: whose checks.
+        seen_on: what the probe sees on a head that is as described.
+        *changes: path below `slurm` of what it sees, and what is there instead.
+    """
+    slurm = model.fact(described)
+    node = copy.deepcopy(seen_on(slurm))
+    for path, value in changes:
+        *parents, last = path.split(".")
+        here = node["slurm"]
+        for key in parents:
+            here = here[key]
+        here[last] = value
+    fact = described.fact()
+    ctx = Context(
+        site=fact["site"],
+        host=fact["hosts"]["head1"],
+        node=node,
+        slurm=model.view(slurm, "head1"),
+    )
+    found = [each for each in registry.evaluate(ctx, [role]) if each.status is not Status.PASS]
+    assert all(each.fix and each.expected for each in found)
+    return {each.id: each.found for each in found}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import pytest
 from railweld import names
 from railweld.bridge import access, bundle, config, hook
 from railweld.bridge import token as renewal
-from railweld.record import Status
 from railweld.site import SiteError
 from railweld.slurm import conf, model, stage
 from railweld.slurm.changes import effect
-from railweld.verify import registry
 from railweld.verify.context import Context
 from railweld.verify.roles import bridge as checks
-from tests.unit.slurm.conftest import SiteMaker
+from tests.unit.slurm.conftest import SiteMaker, bad_on_head
 
 ROLES = Path(__file__).parents[3] / "roles"
 DAY = 86400.0
@@ -225,26 +222,10 @@ def seen_on(slurm: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def judged(site: SiteMaker, change: str = "", value: Any = None) -> dict[str, str]:
-    described = site()
-    slurm = model.fact(described)
-    node = copy.deepcopy(seen_on(slurm))
-    if change:
-        *parents, last = change.split(".")
-        here = node["slurm"]["bridge"]
-        for key in parents:
-            here = here[key]
-        here[last] = value
-    fact = described.fact()
-    ctx = Context(
-        site=fact["site"],
-        host=fact["hosts"]["head1"],
-        node=node,
-        slurm=model.view(slurm, "head1"),
+def judged(site: SiteMaker, *changes: tuple[str, Any]) -> dict[str, str]:
+    return bad_on_head(
+        site(), "bridge", seen_on, *((f"bridge.{path}", value) for path, value in changes)
     )
-    found = [each for each in registry.evaluate(ctx, ["bridge"]) if each.status is not Status.PASS]
-    assert all(each.fix and each.expected for each in found)
-    return {each.id: each.found for each in found}
 
 
 def test_a_bridge_as_described_passes(site: SiteMaker) -> None:
@@ -271,4 +252,4 @@ def test_a_bridge_as_described_passes(site: SiteMaker) -> None:
 def test_what_differs_is_named(
     site: SiteMaker, change: str, value: object, check: str, said: str
 ) -> None:
-    assert said in judged(site, change, value)[check]
+    assert said in judged(site, (change, value))[check]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from typing import Any
 
 import pytest
 
-from railweld.record import Status
-from railweld.slurm import conf, model
-from railweld.verify import registry
-from railweld.verify.context import Context
-from tests.unit.slurm.conftest import SiteMaker
+from railweld.slurm import conf
+from tests.unit.slurm.conftest import SiteMaker, bad_on_head
 
 UP = {"active": "active", "enabled": "enabled"}
 
@@ -64,25 +60,7 @@ def head_of(slurm: dict[str, Any]) -> dict[str, Any]:
 
 def bad(site: SiteMaker, *changes: tuple[str, Any]) -> dict[str, str]:
     """Checks that do not pass on the head after these changes, by id, with what was found."""
-    described = site()
-    slurm = model.fact(described)
-    node = copy.deepcopy(head_of(slurm))
-    for path, value in changes:
-        *parents, last = path.split(".")
-        here = node["slurm"]
-        for key in parents:
-            here = here[key]
-        here[last] = value
-    fact = described.fact()
-    ctx = Context(
-        site=fact["site"],
-        host=fact["hosts"]["head1"],
-        node=node,
-        slurm=model.view(slurm, "head1"),
-    )
-    found = [each for each in registry.evaluate(ctx, ["slurm"]) if each.status is not Status.PASS]
-    assert all(each.fix and each.expected for each in found)
-    return {each.id: each.found for each in found}
+    return bad_on_head(site(), "slurm", head_of, *changes)
 
 
 def test_a_head_as_described_passes(site: SiteMaker) -> None:
