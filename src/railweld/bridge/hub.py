@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from railweld.bridge.pod import wire
+from railweld.bridge.pod.step import greeting
 
 _log = logging.getLogger(__name__)
 
@@ -17,8 +18,6 @@ _log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS: Final = 10.0
 #: Connections that have not shown a key yet, all together.
 STRANGERS: Final = 4096
-#: A greeting is short; nobody unknown makes the daemon hold more.
-GREETING_LIMIT: Final = 8192
 FRAME_LIMIT: Final = 128 * 1024
 #: An agent says something at least this often.
 SILENCE_SECONDS: Final = 90.0
@@ -142,24 +141,20 @@ class Hub:
     ) -> tuple[Agent, Crew, wire.Seal] | None:
         nonce = os.urandom(wire.NONCE_BYTES)
         writer.write(wire.control(version=wire.VERSION, nonce=nonce.hex()))
-        head = await reader.readexactly(wire.HEADER.size)
-        length, kind = wire.HEADER.unpack(head)
-        if kind != wire.CONTROL or not 1 < length <= GREETING_LIMIT:
-            raise wire.ProtocolError(f"found a greeting of kind {kind} with {length} bytes")
-        greeting = wire.parse_control(await reader.readexactly(length - 1))
-        job, rank = greeting.get("job"), greeting.get("node")
+        hello = await greeting(reader)
+        job, rank = hello.get("job"), hello.get("node")
         if not isinstance(job, str) or not isinstance(rank, int) or rank < 0:
             raise wire.ProtocolError("found a greeting without job and node")
         known = await self._lookup(job)
         try:
-            theirs = bytes.fromhex(str(greeting.get("nonce", "")))
+            theirs = bytes.fromhex(str(hello.get("nonce", "")))
         except ValueError:
             theirs = b""
         if known is None or len(theirs) != wire.NONCE_BYTES:
             return None
         key, crew = known
         session = wire.session(key, job, rank, nonce, theirs)
-        if not wire.proven(session, b"agent", greeting.get("proof")):
+        if not wire.proven(session, b"agent", hello.get("proof")):
             raise wire.ProtocolError(f"{job}: found an agent without the job's key")
         writer.write(wire.control(proof=wire.proof(session, b"server")))
         await writer.drain()

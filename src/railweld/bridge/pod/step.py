@@ -23,6 +23,7 @@ HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 #: A node that is not connected yet when a step wants it may still come.
 JOIN_SECONDS = 60.0
+#: A greeting is short; nobody unknown makes this side hold more.
 GREETING_LIMIT = 8192
 #: Output of tasks that nobody has taken is read no further than this.
 PIPE_BYTES = 64 * 1024
