@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from railweld.access import Access, given
-from railweld.errors import ExitCode, UsageError
+from railweld.errors import CouldNotLookError, ExitCode, UsageError
 from railweld.options import AsJson, JUnit, grouped
 
 #: Seconds between two looks of `--wait`.
@@ -62,11 +62,17 @@ def verify(
     while True:
         # Another one for each look: it remembers what nodes said.
         request = stages.request_for(access, looks=wanted, limit=limit, jobs=jobs, pods=pods)
-        found = {name: stages.verify(request, name) for name in wanted}
-        checks = [check for each in found.values() for check in each.checks]
-        code = exit_code(checks)
-        if code is ExitCode.OK or time.monotonic() >= deadline:
-            break
+        try:
+            found = {name: stages.verify(request, name) for name in wanted}
+        except CouldNotLookError:
+            # Not one node answers: they may be on their way up.
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            checks = [check for each in found.values() for check in each.checks]
+            code = exit_code(checks)
+            if code is ExitCode.OK or time.monotonic() >= deadline:
+                break
         time.sleep(_PAUSE_S)
     write_junit(request.site.name, found)
     tables = [table for each in found.values() for table in each.tables]

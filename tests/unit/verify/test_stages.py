@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from railweld.access import Access
-from railweld.errors import ExitCode, UsageError
+from railweld.errors import CouldNotLookError, ExitCode, UsageError
 from railweld.record import Check, Status
 from railweld.site import Site, load_inventory, load_site
 from railweld.verify import cli, stages
@@ -103,13 +103,22 @@ def test_waiting_looks_again_until_all_is_well(monkeypatch: pytest.MonkeyPatch) 
             id="x.y", layer="host", target="gpu1", status=status, ran="", found="", expected=""
         )
 
-    looks = [Status.FAIL, Status.UNKNOWN, Status.PASS, Status.FAIL]
+    looks = [Status.FAIL, None, Status.UNKNOWN, Status.PASS, Status.FAIL, None]
+
+    def look(_request: Request, _stage: str) -> Verified:
+        status = looks.pop(0)
+        if status is None:
+            raise CouldNotLookError("no node answers")
+        return Verified([record(status)])
+
     monkeypatch.setattr(cli, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(stages, "verify", lambda _request, _stage: Verified([record(looks.pop(0))]))
+    monkeypatch.setattr(stages, "verify", look)
     where = {"inventory": [LAB], "extra_vars": None, "vault_password_file": None}
     assert cli.verify(**where, stage=["links"], wait=60) == ExitCode.OK
-    assert looks == [Status.FAIL]
+    assert looks == [Status.FAIL, None]
     assert cli.verify(**where, stage=["links"]) == ExitCode.FAILED
+    with pytest.raises(CouldNotLookError):
+        cli.verify(**where, stage=["links"])
 
 
 def test_a_large_table_shows_what_needs_a_look_and_counts_the_rest(
