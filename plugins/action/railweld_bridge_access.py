@@ -11,6 +11,7 @@ from ansible.plugins.action import ActionBase
 from railweld import names
 from railweld.bridge import access
 from railweld.errors import RailweldError
+from railweld.slurm.conf import USER
 
 
 class ActionModule(ActionBase):
@@ -62,8 +63,8 @@ class ActionModule(ActionBase):
             module_args={
                 "path": path,
                 "content": access.encoded(text),
-                "owner": access.OWNER,
-                "group": access.OWNER,
+                "owner": USER,
+                "group": USER,
                 "mode": "0600",
             },
             task_vars=self._variables,

@@ -24,8 +24,6 @@ from railweld.stack.objects import Key
 from railweld.stack.preflight import refuse_other_cluster
 from railweld.state import site_state_dir
 
-#: Slurm's own user: may set nodes and comments, and owns what the daemon reads.
-OWNER: Final = "slurm"
 _FIX: Final = (
     "Fix: deploy the cluster and the stack first (playbooks/deploy-cluster.yml, pulumi up), or set "
     "bridge: false in railweld_partitions: jobs then run on nodes with a slurmd of their own"

@@ -19,6 +19,7 @@ GPU_FILES: Final = "/var/lib/railweld/slurm/gpu"
 #: The bridge's plugin: jobs of its partitions begin with its client.
 HOOK: Final = "job_submit.lua"
 DATABASE: Final = "slurm_acct_db"
+#: Its daemons' user, and the bridge's: may set nodes and comments.
 USER: Final = "slurm"
 
 HEADER: Final = "# Managed by railweld, role slurm. Change the site description, not this file."

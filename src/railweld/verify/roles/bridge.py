@@ -11,6 +11,7 @@ from typing import Any, Final
 from railweld import names
 from railweld.bridge import access, bundle, client, hook
 from railweld.record import Check
+from railweld.slurm.conf import USER
 from railweld.verify.context import Context
 
 ROLE: Final = "bridge"
@@ -137,10 +138,10 @@ def _access(ctx: Context) -> Iterator[Check]:
         state = (found.get("mode"), found.get("owner"))
         yield ctx.judge(
             f"bridge.{name}_mode",
-            ok=state == ("0600", access.OWNER),
+            ok=state == ("0600", USER),
             ran=f"stat -c '%a %U' {path}",
             found=f"{state[0]} {state[1]}" if state[0] else "no file",
-            expected=f"0600 {access.OWNER}",
+            expected=f"0600 {USER}",
             fix=f"run {PLAYBOOK}; if others could read it, see docs/bridge.md, Credentials",
             layer=LAYER,
         )
