@@ -79,6 +79,7 @@ class Bridge:
         self._policy_seen = float("-inf")
         self._gated = config.placement == "patch"
         self._kill_wait = KILL_WAIT
+        self._prepared = False
         self._comments: dict[Key, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: Runs that came to their end and whose objects are still there.
@@ -119,12 +120,16 @@ class Bridge:
             _ready()
 
     async def _prepare(self) -> None:
+        """Learn Slurm's settings, as soon as slurmctld answers."""
+        if self._prepared:
+            return
         try:
             settings = await self.slurm.settings()
         except SlurmUnknownError as error:
             _log.warning("slurmctld does not answer yet", extra={"error": str(error)})
             return
         self._take_settings(settings)
+        self._prepared = True
 
     def _take_settings(self, settings: Mapping[str, str]) -> None:
         words = settings.get("KillWait", "").split()
@@ -533,6 +538,7 @@ class Bridge:
             except SlurmUnknownError as error:
                 _log.warning("slurmctld does not answer", extra={"error": str(error)})
             else:
+                await self._prepare()
                 self._look()
             await asyncio.sleep(max(self.config.tick - (time.monotonic() - started), 0.1))
 
@@ -674,8 +680,15 @@ async def _main(config: Config) -> None:
         assert task is not None  # noqa: S101 - inside a task
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await bridge.serve()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await bridge.serve()
+        except ExceptionGroup as group:
+            # Another cluster's slurmctld that answers late: one sentence, not a traceback.
+            found = group.subgroup(RailweldError)
+            if found is None:
+                raise
+            raise found.exceptions[0] from None
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,60 @@
+"""What the daemon learns of a slurmctld that answers late."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from railweld.bridge import config
+from railweld.bridge.daemon import Bridge
+from railweld.bridge.kube import Kube
+from railweld.bridge.slurm import Slurm, SlurmUnknownError
+from railweld.errors import RailweldError
+
+
+@pytest.mark.parametrize(("name", "fits"), [("lab", True), ("other", False)])
+def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, fits: bool) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [context],
+        "current-context": "c",
+    }
+    kubeconfig.write_text(json.dumps(content))
+    settings = config.parse(
+        {
+            "cluster": "lab",
+            "partitions": {"gpu": "gpu"},
+            "kubeconfig": str(kubeconfig),
+            "advertise": "127.0.0.1:6830",
+        }
+    )
+    answers: list[str | None] = [None, f"ClusterName = {name}\nKillWait = 90 sec\n"]
+
+    async def run(*_: str) -> str:
+        answer = answers.pop(0)
+        if answer is None:
+            raise SlurmUnknownError("no answer")
+        return answer
+
+    async def start() -> None:
+        async with Kube(kubeconfig) as kube:
+            bridge = Bridge(settings, kube=kube, slurm=Slurm(run))
+            before = bridge.settings().kill_wait
+            await bridge._prepare()
+            assert bridge.settings().kill_wait == before != 90
+            if not fits:
+                with pytest.raises(RailweldError, match="found other in slurmctld"):
+                    await bridge._prepare()
+                return
+            await bridge._prepare()
+            assert bridge.settings().kill_wait == 90
+            # Asked once: nothing is left to answer with.
+            await bridge._prepare()
+
+    asyncio.run(start())
