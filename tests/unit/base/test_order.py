@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import yaml
 
 from railweld.base.order import ALL_ROLES, ORDER, host_roles, predecessors
 from railweld.verify import registry
+from tests.labs import REPOSITORY
 
 GPU = {"is_gpu_node": True, "gpu": {"count": 8}, "hcas": [{"name": "mlx5_0"}]}
 
@@ -75,3 +77,16 @@ def test_the_rdma_stack_goes_in_before_the_driver_only_where_a_module_is_built_a
         if (name, tasks_from) == ("rdma", "install") and gpudirect in when
     ]
     assert (stack < driver) is before
+
+
+def test_no_list_loses_its_order() -> None:
+    """Ansible's set filters return lists in no order: batches, or daemons to stop, need theirs."""
+    filters = re.compile(r"\|\s*(intersect|difference|union|symmetric_difference)\(")
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{number}"
+        for folder in ("playbooks", "roles", "molecule")
+        for path in sorted((REPOSITORY / folder).rglob("*.yml"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if filters.search(line)
+    ]
+    assert found == [], "use select('in', …) or reject('in', …)"
