@@ -250,12 +250,14 @@ def running(folder: Path, plane: ControlPlane, nodes: int) -> Iterator[World]:
     hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
     with slurmlab.running(folder / "slurm", hosts, [folder]) as slurm:
         port = free_port()
+        # The same after a restart: pods that run know no other.
+        hub = f"127.0.0.1:{free_port()}"
         config = {
             "cluster": "lab",
             "partitions": {"gpu": "gpu"},
             "kubeconfig": str(kubeconfig),
-            "advertise": "127.0.0.1:0",
-            "listen": "127.0.0.1:0",
+            "advertise": hub,
+            "listen": hub,
             "monitor": f"127.0.0.1:{port}",
             "devices": {"gpu": {"nvidia.com/gpu": 8, "rdma/hca": 1}},
             "tick": 1.0,
