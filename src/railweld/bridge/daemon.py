@@ -499,12 +499,15 @@ class Bridge:
                     key
                     for key, objects in self.mirror.runs.items()
                     if key.job_id == job_id
-                    and not self.mirror.settled(
-                        {
-                            name: pod
-                            for name, pod in objects.pods.items()
-                            if host is None or pod.hostname in (host, None)
-                        }
+                    and (
+                        objects.may_grow
+                        or not self.mirror.settled(
+                            {
+                                name: pod
+                                for name, pod in objects.pods.items()
+                                if host is None or pod.hostname in (host, None)
+                            }
+                        )
                     )
                 ]
                 if not left:

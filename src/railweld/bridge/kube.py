@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -27,10 +27,15 @@ SILENCE_SECONDS: Final = 60.0
 PARALLEL: Final = 50
 #: How often a request is repeated that the server was too busy for.
 BUSY_RETRIES: Final = 5
+#: How often a request is repeated for which the account has no right, as the server says.
+RIGHT_RETRIES: Final = 10
+#: Of RBAC; quotas and policies refuse in other words.
+_NO_RIGHT: Final = b" cannot "
 #: Objects per page of a list.
 PAGE: Final = 500
 
 UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 GONE: Final = 410
@@ -130,6 +135,9 @@ class Kube:
             if status == UNAUTHORIZED and attempt == 0:
                 # The token may have been renewed meanwhile.
                 await self.close()
+            elif status == FORBIDDEN and _NO_RIGHT in text and attempt < RIGHT_RETRIES:
+                # A server that has just started does not know the roles yet.
+                await asyncio.sleep(1.0)
             elif "Retry-After" in headers and attempt < BUSY_RETRIES:
                 await asyncio.sleep(min(_seconds(headers["Retry-After"]), 10.0))
             else:
@@ -185,9 +193,16 @@ class Kube:
             query["continue"] = token
 
     async def watch(
-        self, path: str, version: str, *, labels: str = ""
+        self,
+        path: str,
+        version: str,
+        *,
+        labels: str = "",
+        opened: Callable[[], object] = lambda: None,
     ) -> AsyncIterator[tuple[str, Manifest]]:
         """Changes after a version, bookmarks included, until the server ends the watch.
+
+        `opened` is called when the server has taken the request; a quiet watch says nothing else.
 
         Raises:
             KubeRefusedError: with 410 when the version is too old: list again.
@@ -215,6 +230,7 @@ class Kube:
                     await self.close()
                 if response.status != 200:
                     _answer("WATCH", path, response.status, await response.read())
+                opened()
                 async for line in _lines(response.content):
                     event = json.loads(line)
                     if event["type"] == "ERROR":

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from railweld import names
@@ -26,6 +27,13 @@ class RunObjects:
 
     job: JobView | None = None
     pods: dict[str, PodView] = field(default_factory=dict)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the Job controller may still make pods: what is not there yet is not gone."""
+        job = self.job
+        waits = job is not None and not job.deleting and not job.finished
+        return waits and job is not None and len(self.pods) < len(job.hosts)
 
 
 class Mirror:
@@ -82,9 +90,12 @@ class Mirror:
                     items, version = await self._kube.list(self._paths[kind], labels=labels)
                     self._replace(kind, items)
                     _log.info("listed", extra={"kind": kind, "objects": len(items)})
-                self._set_live(kind, True)
+                # Not before: a copy from before an outage is old until then.
                 async for event, manifest in self._kube.watch(
-                    self._paths[kind], version, labels=labels
+                    self._paths[kind],
+                    version,
+                    labels=labels,
+                    opened=partial(self._set_live, kind, True),
                 ):
                     attempt = 0
                     version = manifest["metadata"]["resourceVersion"]

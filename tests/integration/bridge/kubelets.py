@@ -437,7 +437,7 @@ class Fleet:
         """Lease and readiness of one node, for as long as its kubelet lives."""
         was_dead = True
         while True:
-            dead = (CONTROL / f"{node}.dead").exists()
+            dead = is_dead = (CONTROL / f"{node}.dead").exists()
             if not dead:
                 stamp = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
                 if was_dead:
@@ -462,10 +462,12 @@ class Fleet:
                     )
                 except (KubeUnknownError, KubeRefusedError) as error:
                     say("lease", node, error)
+                    # The controllers may have called the node unready meanwhile.
+                    dead = True
             was_dead = dead
             for _ in range(int(HEARTBEAT_SECONDS / 0.2)):
                 await asyncio.sleep(0.2)
-                if (CONTROL / f"{node}.dead").exists() != dead:
+                if (CONTROL / f"{node}.dead").exists() != is_dead:
                     break
 
     async def watch(self) -> None:
