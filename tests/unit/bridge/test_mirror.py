@@ -1,0 +1,28 @@
+"""What the copy of Kubernetes' objects may be trusted for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from railweld.bridge.mirror import RunObjects
+from railweld.bridge.observed import JobView, PodView
+
+JOB = JobView(
+    name="j", uid="u", owner=2001, submitted="", hosts=("gpu1", "gpu2"), template="gpu",
+    deleting=False, finished=False, outcome=None,
+)  # fmt: skip
+
+
+def pod(name: str) -> PodView:
+    return PodView.of({"metadata": {"name": name, "uid": name}})
+
+
+def test_a_job_whose_pods_are_not_all_there_may_still_get_them() -> None:
+    """Its epilog must not take an empty list for pods that are gone."""
+    assert RunObjects(JOB).may_grow
+    assert RunObjects(JOB, {"a": pod("a")}).may_grow
+    assert not RunObjects(JOB, {"a": pod("a"), "b": pod("b")}).may_grow
+    # The controller makes none any more.
+    assert not RunObjects(replace(JOB, deleting=True)).may_grow
+    assert not RunObjects(replace(JOB, finished=True)).may_grow
+    assert not RunObjects().may_grow
