@@ -214,9 +214,8 @@ def one_by_one(wanted: Fabric, logins: dict[str, Login]) -> float:
     return (time.perf_counter() - start) / ONE_BY_ONE
 
 
-def main() -> None:
+def main(sizes: list[int]) -> None:
     """Print the table; each size runs in a fresh process, so that its memory is its own."""
-    sizes = [int(word) for word in os.environ.get("BENCH_FABRIC_SIZES", "").split()] or SIZES
     context = multiprocessing.get_context("spawn")
     base: dict[str, float] = {}
     columns = (
@@ -225,7 +224,7 @@ def main() -> None:
     )  # fmt: skip
     print(f"| {' | '.join(columns)} |")
     print("|---:" * len(columns) + "|")
-    for size in sizes:
+    for size in sizes or SIZES:
         here, there = context.Pipe()
         process = context.Process(target=_measured, args=(size, there))
         process.start()
@@ -250,4 +249,4 @@ def _measured(count: int, pipe: Pipe) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main([int(size) for size in sys.argv[1:]])
