@@ -74,8 +74,10 @@ def test_upgrade_by_batches_ends_on_the_new_version_with_everything_held(lab: Fa
         assert "release 13.0" in lab.node(node, "/usr/local/cuda/bin/nvcc", "--version")
         assert not [name for name in lab.installed(node) if "515" in name]
     booted = {node: lab.boots(node) - before[node] for node in NODES}
-    # gpu1 was upgraded and rebooted before the run was cut.
-    assert booted == {"gpu1": 0, "gpu2": 1, "gpu3": 1}
+    # gpu1 was upgraded and rebooted before the run was cut. gpu2 lost its power then: where it came
+    # up without a driver, the new one needs no reboot.
+    assert (booted["gpu1"], booted["gpu3"]) == (0, 1)
+    assert booted["gpu2"] <= 1
 
 
 def test_second_run_with_the_new_set_changes_nothing(lab: FaultLab) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import random
 import shutil
@@ -37,8 +38,8 @@ HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: After the body: how long output may wait without progress for a daemon or a file.
 DRAIN_SECONDS = 120.0
-#: After a SIGTERM the kubelet's patience is short.
-DRAIN_ENDING_SECONDS = 5.0
+#: After a SIGTERM: how long before the kubelet's SIGKILL the agent ends by itself.
+KILL_MARGIN_SECONDS = 1.0
 #: Processes that the body leaves behind get this long.
 LEFTOVER_SECONDS = 2.0
 STDOUT, STDERR = 1, 2
@@ -120,6 +121,8 @@ class Agent:
         self._ended = asyncio.Event()
         self._more = asyncio.Event()
         self._progress = time.monotonic()
+        #: When the kubelet's SIGKILL comes.
+        self._killed_at = math.inf
         self._notes: list[str] = []
         self._children: dict[int, tuple[subprocess.Popen[bytes], asyncio.Future[int]]] = {}
         self._requeued: asyncio.Future[str] | None = None
@@ -285,8 +288,9 @@ class Agent:
 
     def terminate(self) -> None:
         """The kubelet ends the pod."""
+        if not self.ending:
+            self._killed_at = time.monotonic() + float(self.plan["grace"])
         self.ending = True
-        self._progress = time.monotonic()
         if self.body is None:
             self.status = 128 + signal.SIGTERM
             self._ended.set()
@@ -544,8 +548,9 @@ class Agent:
         while any(self.taken[s] < spool.end for s, spool in self.spools.items()):
             if not self.wanted:
                 return
-            limit = DRAIN_ENDING_SECONDS if self.ending else DRAIN_SECONDS
-            if time.monotonic() - self._progress > limit:
+            if time.monotonic() > min(
+                self._progress + DRAIN_SECONDS, self._killed_at - KILL_MARGIN_SECONDS
+            ):
                 return
             await asyncio.sleep(0.02)
         # One turn of the loop for the last report to leave.
