@@ -121,8 +121,8 @@ def backups_before(site: str, moment: str) -> dict[str, tuple[str, str]]:
     known = runs(site)
     if moment not in known and not (moment[:8].isdigit() and len(moment) >= 8):
         raise UsageError(
-            f"--to: found {moment!r}, expected a run or a time as in {', '.join(known[-3:]) or ''}"
-            " (YYYYMMDDTHHMMSSZ); list them in the state folder under fabric/"
+            f"--to: found {moment!r}, expected a time (YYYYMMDDTHHMMSSZ) or a run: "
+            f"{', '.join(known[-3:]) or 'there is none yet'}; see {fabric_dir(site)}"
         )
     found: dict[str, tuple[str, str]] = {}
     for run in known:

@@ -482,7 +482,7 @@ def test_a_guard_describes_its_own_node_only(plane: ControlPlane) -> None:
 
 def test_every_policy_type_checks(plane: ControlPlane) -> None:
     """The controller compiles each expression against the schema of what it matches."""
-    path = "{range .items[*]}{.metadata.name} {.metadata.generation} {.status.observedGeneration} {.status.typeChecking}{'\\n'}{end}"  # noqa: E501
+    path = "{range .items[*]}{.metadata.name} {.metadata.generation} {.status.observedGeneration} {.status.typeChecking}{'\\n'}{end}"  # noqa: E501 - one expression
 
     def lines() -> list[list[str]]:
         text = plane.kubectl("get", "validatingadmissionpolicies", "-o", f"jsonpath={path}").stdout
