@@ -215,3 +215,33 @@ def test_a_reboot_of_the_controller_itself_is_refused(
     assert found.code != 0
     assert "this host is the controller of this run" in found.text
     assert "driver 1 is loaded, 2 is installed" in found.text
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("[sleep, '60']", 1, "found no end of the build after 1 s"),
+        ("[sh, -c, 'echo nvcc fatal >&2; exit 2']", 60, "found exit code 2 (nvcc fatal)"),
+    ],
+)
+def test_a_build_of_nccl_tests_that_fails_or_does_not_end_is_told(
+    play: Callable[..., Run], repository_root: Path, tmp_path: Path, case: tuple[str, int, str]
+) -> None:
+    command, seconds, words = case
+    second = tmp_path / "second"
+    found = play(
+        f"""
+    - name: Build
+      ansible.builtin.include_tasks: {repository_root}/roles/nccl_tests/tasks/compile.yml
+      vars:
+        nccl_tests_build_timeout_s: {seconds}
+        __nccl_tests_plan: {{commands: [{command}, [touch, {second}]]}}
+"""
+    )
+    assert found.code != 0
+    reason = found.report["hosts"]["head1"]["failure"]["reason"]
+    assert words in reason
+    assert "expected programs of nccl-tests (see: s" in reason
+    assert "Fix: what was in place before stays" in reason
+    # The next kind is not built after one that failed.
+    assert not second.exists()
