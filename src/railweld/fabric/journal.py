@@ -14,16 +14,20 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Final
 
 from railweld import state
 from railweld.errors import UsageError
 from railweld.fabric.lines import Path
 from railweld.files import write_atomically
+
+#: How a run is named after its start, in UTC.
+_MOMENT: Final = "%Y%m%dT%H%M%SZ"
 
 
 def fabric_dir(site: str) -> FilePath:
@@ -43,7 +47,7 @@ class Journal:
     """The record of one run. Safe to use from several threads."""
 
     def __init__(self, site: str, *, action: str = "push", now: datetime | None = None) -> None:
-        moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+        moment = (now or datetime.now(UTC)).strftime(_MOMENT)
         base = fabric_dir(site)
         self.site = site
         self.run = moment
@@ -117,9 +121,12 @@ def backups_before(site: str, moment: str) -> dict[str, tuple[str, str]]:
     """Per switch the configuration that stood at `moment`: (run, text).
 
     That is the backup of the first run at or after the moment which touched the switch.
+
+    Raises:
+        UsageError: the moment is neither a run nor a time.
     """
     known = runs(site)
-    if moment not in known and not (moment[:8].isdigit() and len(moment) >= 8):
+    if moment not in known and not _is_time(moment):
         raise UsageError(
             f"--to: found {moment!r}, expected a time (YYYYMMDDTHHMMSSZ) or a run: "
             f"{', '.join(known[-3:]) or 'there is none yet'}; see {fabric_dir(site)}"
@@ -131,6 +138,18 @@ def backups_before(site: str, moment: str) -> dict[str, tuple[str, str]]:
         for path in sorted((fabric_dir(site) / run).glob("*.before")):
             found.setdefault(path.stem, (run, path.read_text(encoding="utf-8")))
     return found
+
+
+def _is_time(text: str) -> bool:
+    """Whether a text is a moment of the calendar as runs are named: other texts sort as well."""
+    # strptime alone would also take one digit where two are written.
+    if not re.fullmatch(r"\d{8}T\d{6}Z", text, re.ASCII):
+        return False
+    try:
+        datetime.strptime(text, _MOMENT)
+    except ValueError:
+        return False
+    return True
 
 
 def owned(site: str, switch: str) -> tuple[Path, ...]:
