@@ -20,6 +20,7 @@ from railweld.stack.objects import Key, Manifest
 from railweld.stack.preflight import refuse_other_cluster
 from railweld.verify import registry
 from railweld.verify.context import Context
+from railweld.verify.hosts import not_reached
 from railweld.verify.stages import Request, Verified
 
 _DNS: Final = "k8s-app=kube-dns"
@@ -48,7 +49,10 @@ def verify_site(request: Request) -> Verified:
     }
     path = kubeconfig.path(site.name)
     if not path.is_file() and not any(_is_member(node) for node in observed.values()):
-        return Verified([_skipped("cluster.deployed", site.name, "no node is a member yet")])
+        # Of a node that is silent nothing is known, least of all that it is no member.
+        silent = [not_reached(name, why) for name, why in observed.items() if isinstance(why, str)]
+        none = _skipped("cluster.deployed", site.name, "no node that answers is a member yet")
+        return Verified([none, *silent])
     checks: list[Check] = []
     seen: Mapping[str, Any] = {"reachable": False, "error": "not asked", "nodes": {}}
     try:
@@ -83,7 +87,7 @@ def _from_nodes(
     checks: list[Check] = []
     for name, node in observed.items():
         if isinstance(node, str):
-            checks.append(_not_observed(name, node))
+            checks.append(not_reached(name, node))
             continue
         ctx = Context(
             site=fact["site"],
@@ -217,16 +221,3 @@ def _no_trial(site: str, error: Exception) -> Check:
 def _is_silence(error: Exception) -> bool:
     """True when nothing was learned; a refusal or another site's cluster is something learned."""
     return isinstance(error, (CouldNotLookError, *_LOST))
-
-
-def _not_observed(name: str, why: str) -> Check:
-    return Check(
-        id="node.reached",
-        layer="host",
-        target=name,
-        status=Status.UNKNOWN,
-        ran=f"ansible {name} -m railweld_probe",
-        found=why,
-        expected="an answer",
-        fix=f"ssh to {name} with the inventory's user and key; see its console if not",
-    )

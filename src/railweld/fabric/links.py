@@ -22,13 +22,14 @@ from railweld.record import Check, Status, judge
 from railweld.site import Site
 from railweld.verify import registry
 from railweld.verify.context import Context
+from railweld.verify.hosts import REACHED, not_reached
 from railweld.verify.stages import Request, Seen, Table, Verified
 
 #: Roles whose checks are about the ports of the rails.
 _HOST_ROLES: Final = ("rdma", "lldp")
 #: Records about a whole switch or host that decide about each of its links.
 _WHOLE: Final = frozenset(
-    {"fabric.config", "fabric.maps", "fabric.reachable", "lldp.daemon"}
+    {"fabric.config", "fabric.maps", "fabric.reachable", "lldp.daemon", REACHED}
     | {f"{role}.observation" for role in _HOST_ROLES}
 )
 #: Column of the table → the records that fill it, a switch's and a host's.
@@ -174,7 +175,7 @@ def host_checks(site: Site, nodes: Mapping[str, Seen]) -> list[Check]:
     for name, seen in nodes.items():
         ports = {hca.name: f"{name}/{hca.netdev}" for hca in site.hosts[name].hcas}
         if seen.node is None:
-            found += [_not_read(port, seen.reason) for port in ports.values()]
+            found.append(not_reached(name, seen.reason))
             continue
         context = Context(site=fact["site"], host=fact["hosts"][name], node=seen.node)
         for check in registry.evaluate(context, _HOST_ROLES):
@@ -183,19 +184,6 @@ def host_checks(site: Site, nodes: Mapping[str, Seen]) -> list[Check]:
             if target in ports.values() or check.id in _WHOLE:
                 found.append(Check(**{**check.__dict__, "target": target}))
     return found
-
-
-def _not_read(target: str, reason: str) -> Check:
-    return Check(
-        id="host.observed",
-        layer="host",
-        target=target,
-        status=Status.UNKNOWN,
-        ran=f"ansible {target.partition('/')[0]} -m ping",
-        found=f"not read: {reason}",
-        expected="an observation of the node",
-        fix="see the reason; ansible-playbook playbooks/verify-base.yml shows more",
-    )
 
 
 def nccl_checks(site: Site, hosts: Iterable[str]) -> list[Check]:

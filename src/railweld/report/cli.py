@@ -48,7 +48,7 @@ def report(
     write_junit(request.site.name, found)
     data = Data(
         site=request.site,
-        checks=[check for each in found.values() for check in each.checks],
+        checks=stages.records(found),
         tables=[table for each in found.values() for table in each.tables],
         bench=measured,
         made=now(),

@@ -69,7 +69,7 @@ def verify(
             if time.monotonic() >= deadline:
                 raise
         else:
-            checks = [check for each in found.values() for check in each.checks]
+            checks = stages.records(found)
             code = exit_code(checks)
             if code is ExitCode.OK or time.monotonic() >= deadline:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from railweld.base.order import host_roles
 from railweld.record import Check, Status
@@ -11,6 +12,8 @@ from railweld.verify import registry
 from railweld.verify.context import Context
 from railweld.verify.stages import Request
 
+#: Id of the record about a host of which there is no observation, whichever stage looked.
+REACHED: Final = "node.reached"
 #: Judges one node beyond its roles.
 More = Callable[[Context], Iterable[Check]]
 
@@ -27,21 +30,24 @@ def contexts(request: Request) -> tuple[list[Context], list[Check]]:
     silent: list[Check] = []
     for name, seen in request.nodes(names).items():
         if seen.node is None:
-            silent.append(
-                Check(
-                    id="node.reached",
-                    layer="host",
-                    target=name,
-                    status=Status.UNKNOWN,
-                    ran=f"ansible {name} -m railweld_probe",
-                    found=seen.reason,
-                    expected="an answer",
-                    fix=f"ssh to {name} with the inventory's user and key; see its console if not",
-                )
-            )
+            silent.append(not_reached(name, seen.reason))
         else:
             found.append(Context(site=fact["site"], host=fact["hosts"][name], node=seen.node))
     return found, silent
+
+
+def not_reached(name: str, reason: str) -> Check:
+    """What every stage says of a host that it could not observe: the same record."""
+    return Check(
+        id=REACHED,
+        layer="host",
+        target=name,
+        status=Status.UNKNOWN,
+        ran=f"ansible {name} -m railweld_probe",
+        found=reason,
+        expected="an answer",
+        fix=f"ssh to {name} with the inventory's user and key; see its console if not",
+    )
 
 
 def judge_roles(

@@ -135,6 +135,11 @@ def verify(request: Request, stage: str) -> Verified:
     return verified
 
 
+def records(found: Mapping[str, Verified]) -> list[Check]:
+    """What several stages found, each record once: some of them look at the same thing."""
+    return list(dict.fromkeys(check for each in found.values() for check in each.checks))
+
+
 def request_for(
     access: Access,
     *,

@@ -15,6 +15,7 @@ import pytest
 
 from railweld.fabric.stage import stage_from_inventory
 from railweld.site import load_inventory
+from railweld.verify.hosts import REACHED
 from tests.labs import TestLab, command, running_lab, write_inventory
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
@@ -141,7 +142,7 @@ def test_a_node_that_does_not_answer_is_unknown_and_the_others_are_judged(lab: T
     code, wrong, checks = look(lab)
     assert code == 3
     assert {name.partition(" - ")[2].partition(" ")[0] for name in wrong} == {"gpu2"}
-    unread = [check for check in checks if check["id"] == "host.observed"]
+    unread = [check for check in checks if check["id"] == REACHED]
     assert {check["status"] for check in unread} == {"unknown"}
     assert "unreachable" in unread[0]["found"]
     code, wrong, _ = look(lab, "--limit", "gpu1")

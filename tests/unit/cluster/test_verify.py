@@ -14,6 +14,7 @@ from railweld.cluster import kubeconfig, model, stage, verify
 from railweld.nodes import Answer
 from railweld.record import Check, Status
 from railweld.site import Site, load_inventory
+from railweld.verify.hosts import REACHED, not_reached
 from railweld.verify.stages import OBSERVE, Request
 from tests.unit.cluster.conftest import SEEN, member_of
 
@@ -97,7 +98,15 @@ def test_node_that_does_not_answer_is_unknown(look: Look, site: Callable[..., Si
     given = answers(tiny, member=True)
     given["gpu2"] = {"Load": Answer("unreachable", {"msg": "no route to host"})}
     found = look(tiny, given)
-    assert [(each.target, each.status) for each in found["node.reached"]] == [
-        ("gpu2", Status.UNKNOWN)
-    ]
-    assert "no route to host" in found["node.reached"][0].found
+    assert found[REACHED] == [not_reached("gpu2", "unreachable: no route to host")]
+
+
+def test_no_node_that_answers_does_not_mean_that_there_is_no_cluster(
+    look: Look, site: Callable[..., Site]
+) -> None:
+    tiny = site()
+    given = answers(tiny, member=False)
+    given["head1"] = {"Load": Answer("unreachable", {"msg": "no route to host"})}
+    found = look(tiny, given)
+    assert found["cluster.deployed"][0].status is Status.SKIPPED
+    assert [each.target for each in found[REACHED]] == ["head1"]

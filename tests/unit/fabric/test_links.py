@@ -167,7 +167,7 @@ def test_a_profile_that_leaves_the_class_or_the_rail_is_named(
 def test_a_host_that_was_not_read_is_unknown_not_good(site: Site) -> None:
     nodes = {"gpu1": Seen(reason="found no connection"), "gpu2": Seen(node(2))}
     first, second = links_of(site, nodes)
-    assert first.wrong() == ("gpu1: observed",)
+    assert first.wrong() == ("gpu1: reached",)
     assert [c.status for c in first.ends[1].checks] == [Status.UNKNOWN]
     assert "found no connection" in first.ends[1].checks[0].found
     assert second.wrong() == ()

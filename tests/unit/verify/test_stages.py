@@ -9,10 +9,12 @@ import pytest
 
 from railweld.access import Access
 from railweld.errors import CouldNotLookError, ExitCode, UsageError
+from railweld.fabric.links import host_checks
 from railweld.record import Check, Status
 from railweld.site import Site, load_inventory, load_site
 from railweld.verify import cli, stages
 from railweld.verify.cli import _stages
+from railweld.verify.hosts import not_reached
 from railweld.verify.output import exit_code, print_table
 from railweld.verify.stages import STAGES, Request, Table, Verified
 from tests.unit.sites import SMALL
@@ -77,6 +79,20 @@ def test_one_observation_serves_all_stages_that_the_site_has(
 
 def test_nobody_is_asked_where_no_node_is_wanted(site: Site) -> None:
     assert request_for(site).nodes([]) == {}
+
+
+def test_a_silent_host_is_one_record_whichever_stages_looked(tmp_path: Path) -> None:
+    (inventory := tmp_path / "site.yml").write_text(SMALL)
+    small = load_site([str(inventory)])
+    request = Request(Access(), load_inventory([str(inventory)]), small)
+    request.remember(small.hosts, {})
+    silent = {name: not_reached(name, "no answer within 600 s") for name in small.hosts}
+    found = {name: stages.verify(request, name) for name in ("base", "gpu", "links")}
+    found["fabric"] = Verified(host_checks(small, request.nodes(small.hosts)))
+    assert [sorted(each.checks, key=str) for each in found.values()] == [
+        sorted(silent.values(), key=str)
+    ] * 4
+    assert len(stages.records(found)) == len(silent)
 
 
 @pytest.mark.parametrize(
