@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import fcntl
 import grp
@@ -52,6 +53,8 @@ LAUNCH_SECONDS: Final = 10.0
 LOOKS: Final = 2
 #: Node changes are carried over no more often than this.
 NODES_SECONDS: Final = 1.0
+#: How often a client's request looks again whether the API server answers.
+LIVE_SECONDS: Final = 0.2
 #: How often an epilog looks again.
 EPILOG_SECONDS: Final = 0.2
 
@@ -76,6 +79,7 @@ class Bridge:
         #: Looks in a row that found a run ended; and when the Kubernetes objects were first seen.
         self._ended: dict[Key, int] = {}
         self._agent: str | None = None
+        self._seed: bytes | None = None
         self._policy_seen = float("-inf")
         self._gated = config.placement == "patch"
         self._kill_wait = KILL_WAIT
@@ -201,6 +205,23 @@ class Bridge:
             self._agent = str(manifest["metadata"]["name"])
         return self._agent
 
+    async def seed(self) -> bytes:
+        """What the keys of runs follow from: made once per cluster, read back ever after."""
+        if self._seed is None:
+            manifest = render.seed(self.config.cluster, self.config.namespace, os.urandom(32))
+            path = f"/api/v1/namespaces/{self.config.namespace}/secrets"
+            found = await self.kube.get(f"{path}/{manifest['metadata']['name']}")
+            if found is None:
+                try:
+                    found = await self.kube.request("POST", path, manifest)
+                except KubeRefusedError as error:
+                    if error.status != CONFLICT:
+                        raise
+                    # Made, and the answer got lost.
+                    raise KubeUnknownError(f"{path}: {error}") from error
+            self._seed = base64.b64decode(found["data"]["seed"])
+        return self._seed
+
     def commented(self, key: Key, text: str) -> None:
         """Write AdminComment soon; only the last text of a run counts."""
         self._comments[key] = f"k8s={self.config.namespace}/{self._name(key)} {text}"[:400]
@@ -262,6 +283,9 @@ class Bridge:
         if asked.restart < job.restart:
             # The batch step of an earlier run, which Slurm has not ended yet.
             key = Key(job.job_id, asked.restart)
+        while key not in self.runs and not self.mirror.live:
+            # What is there of the run is not known yet, which is not the same as nothing.
+            await asyncio.sleep(LIVE_SECONDS)
         run = self.runs.get(key)
         if run is None and (key.restart != job.restart or not job.active):
             objects = self.mirror.of(key)

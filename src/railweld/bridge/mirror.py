@@ -29,6 +29,13 @@ class RunObjects:
     pods: dict[str, PodView] = field(default_factory=dict)
 
     @property
+    def job_uid(self) -> str:
+        """Of the Job, also once only pods of it are left; empty when nothing is."""
+        if self.job is not None:
+            return self.job.uid
+        return next((pod.job_uid for pod in self.pods.values()), "")
+
+    @property
     def may_grow(self) -> bool:
         """Whether the Job controller may still make pods: what is not there yet is not gone."""
         job = self.job

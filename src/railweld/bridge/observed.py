@@ -110,6 +110,8 @@ class PodView:
 
     name: str
     uid: str
+    #: Of the Job that made it.
+    job_uid: str
     index: int
     hostname: str | None
     gated: bool
@@ -157,6 +159,14 @@ class PodView:
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
+            job_uid=next(
+                (
+                    str(each["uid"])
+                    for each in metadata.get("ownerReferences") or ()
+                    if each.get("controller")
+                ),
+                "",
+            ),
             index=int((metadata.get("labels") or {}).get(INDEX, "-1")),
             hostname=(spec.get("nodeSelector") or {}).get(HOSTNAME),
             gated=bool(spec.get("schedulingGates")),

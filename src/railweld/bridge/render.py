@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -277,6 +278,24 @@ def secret(facts: Facts, request: Request, owner: Manifest, key: str) -> Manifes
     )
     manifest["metadata"]["ownerReferences"] = [_owner(owner)]
     return manifest
+
+
+def seed(cluster: str, namespace: str, content: bytes) -> Manifest:
+    """Secret of the daemon itself, from which the keys of runs follow; no pod mounts it."""
+    return make(
+        "v1",
+        "Secret",
+        f"bridged-{cluster}".lower(),
+        namespace,
+        type="railweld.io/seed",
+        immutable=True,
+        data={"seed": base64.b64encode(content).decode()},
+    )
+
+
+def key(seed_: bytes, job_uid: str) -> bytes:
+    """What the agents of a Job show: another for each Job, and from none follows the next."""
+    return hmac.new(seed_, job_uid.encode(), "sha256").hexdigest().encode()
 
 
 def service(facts: Facts, owner: Manifest) -> Manifest:

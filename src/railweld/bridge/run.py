@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -67,6 +66,9 @@ class World(Protocol):
 
     async def agent_config(self) -> str:
         """Name of the ConfigMap with the agent."""
+
+    async def seed(self) -> bytes:
+        """What the keys of runs are derived from."""
 
     def requeue(self, run: Run, agent: Agent) -> None:
         """A job asks to be requeued, from inside."""
@@ -231,16 +233,21 @@ class Run:
     # -- the key -----------------------------------------------------------------------------
 
     async def secret_key(self) -> bytes | None:
-        """The key that the run's agents show; read back from the Secret after a restart."""
+        """The key that the run's agents show; found again after a restart.
+
+        The Secret goes as soon as its Job is being deleted, while pods still take their grace and
+        print; their agents' key then follows from the Job's uid.
+        """
         if self._secret_key is None and self.name is not None:
             try:
                 found = await self._kube.get(self._path("secrets", self.name))
+                if found is not None:
+                    self._secret_key = base64.b64decode(found["data"]["key"])
+                    self._complete = True
+                elif uid := self._mirror.of(self.key).job_uid:
+                    return render.key(await self._world.seed(), uid)
             except (KubeUnknownError, KubeRefusedError):
                 return None
-            if found is None:
-                return None
-            self._secret_key = base64.b64decode(found["data"]["key"])
-            self._complete = True
         return self._secret_key
 
     # -- the loop ----------------------------------------------------------------------------
@@ -424,10 +431,10 @@ class Run:
     async def _complete_with(
         self, facts: render.Facts, request: render.Request, job: Manifest
     ) -> None:
-        key = secrets.token_hex(32)
-        secret = render.secret(facts, request, job, key)
+        key = render.key(await self._world.seed(), job["metadata"]["uid"])
+        secret = render.secret(facts, request, job, key.decode())
         if await self._make("secrets", secret):
-            self._secret_key = key.encode()
+            self._secret_key = key
         else:
             self._secret_key = None
             if await self.secret_key() is None:

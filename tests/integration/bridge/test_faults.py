@@ -25,6 +25,11 @@ WAITS = SPMD + (
     "echo up $SLURM_NODEID\nn=0\n"
     "while [ ! -e /data/go ]; do n=$((n + 1)); echo line $n; sleep 0.2; done\necho last $n\n"
 )
+#: Takes a part of its grace, and prints at the end of it. After a requeue there is nothing to do.
+SAVES = SPMD + (
+    "trap 'echo saving; sleep 8; echo saved; exit 0' TERM\n"
+    '[ "$SLURM_RESTART_COUNT" = 0 ] || exit 0\necho up\nsleep 600 & wait\n'
+)
 CLIENT = "/usr/libexec/railweld/exec .*slurm_script"
 
 
@@ -183,18 +188,38 @@ def test_away_when_the_bodies_end_and_their_status_still_arrives(world: World) -
     assert world.slurm.job(job)["ExitCode"] == "9:0"
 
 
-def test_killed_while_pods_take_their_grace(world: World) -> None:
-    trap = "trap 'echo saving; sleep 8; echo saved; exit 0' TERM"
-    job = world.slurm.script(f"#!/bin/bash\n{trap}\necho up\nsleep 600 & wait\n")
-    world.has_said(job, "up\n")
-    world.slurm.run("scancel", str(job))
-    world.has_said(job, "saving\n")
-    world.restart_daemon()
-    if world.live_pods():
-        assert world.slurm.state(job) == "COMPLETING"
-    world.slurm.wait_state(job, "CANCELLED")
-    assert "saved\n" in world.output(job)
-    assert world.live_pods() == []
+@pytest.mark.parametrize(
+    ("options", "end", "state"),
+    [
+        pytest.param((), "scancel {job}", "CANCELLED", id="cancelled"),
+        pytest.param(("--requeue",), "scontrol requeue {job}", "COMPLETED", id="requeued"),
+        pytest.param(("--time=1",), "true", "TIMEOUT", id="out-of-time"),
+        pytest.param(
+            ("--no-requeue",),
+            "scontrol update nodename=gpu2 state=down reason=test",
+            "NODE_FAIL",
+            id="node-failed",
+        ),
+    ],
+)
+def test_killed_while_pods_take_their_grace(
+    world: World, options: tuple[str, ...], end: str, state: str
+) -> None:
+    """What bodies print in their grace is in the file, whoever ended the job."""
+    job = world.slurm.script(SAVES, "-w", "gpu1,gpu2", "-N2", *options)
+    wait_for(lambda: world.output(job).count("up\n") == 2)
+    world.slurm.sh(end.format(job=job))
+    try:
+        wait_for(lambda: world.output(job).count("saving\n") == 2)
+        world.restart_daemon()
+        if world.live_pods():
+            assert world.slurm.state(job) in ("COMPLETING", "NODE_FAIL")
+        world.slurm.wait_state(job, state)
+        assert world.output(job).count("saved\n") == 2
+        assert world.live_pods() == []
+    finally:
+        if state == "NODE_FAIL":
+            world.slurm.run("scontrol", "update", "nodename=gpu2", "state=resume")
 
 
 def test_a_second_daemon_is_refused(world: World) -> None:

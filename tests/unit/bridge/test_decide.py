@@ -30,6 +30,7 @@ def pod(index: int, **changes: Any) -> PodView:
     values: dict[str, Any] = {
         "name": f"p{index}",
         "uid": f"uid{index}",
+        "job_uid": "u",
         "index": index,
         "hostname": HOSTS[index],
         "gated": False,

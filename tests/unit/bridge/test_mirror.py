@@ -17,6 +17,14 @@ def pod(name: str) -> PodView:
     return PodView.of({"metadata": {"name": name, "uid": name}})
 
 
+def test_the_job_of_pods_is_known_after_it_has_gone() -> None:
+    """Their agents show a key that follows from its uid."""
+    owners = [{"uid": "x"}, {"uid": "u", "controller": True}]
+    left = PodView.of({"metadata": {"name": "a", "uid": "a", "ownerReferences": owners}})
+    assert RunObjects(None, {"a": left}).job_uid == RunObjects(JOB).job_uid == "u"
+    assert RunObjects().job_uid == ""
+
+
 def test_a_job_whose_pods_are_not_all_there_may_still_get_them() -> None:
     """Its epilog must not take an empty list for pods that are gone."""
     assert RunObjects(JOB).may_grow

@@ -127,6 +127,13 @@ def test_the_secret_belongs_to_the_job_and_has_the_script_as_it_is() -> None:
     assert "alice:x:2001:2001::/home/alice:/bin/sh\n" in passwd
 
 
+def test_keys_follow_from_the_seed_and_the_job_alone() -> None:
+    found = {render.key(seed, uid) for seed in (b"1" * 32, b"2" * 32) for uid in ("a", "b")}
+    assert len(found) == 4
+    assert render.key(b"1" * 32, "a") in found
+    assert all(len(bytes.fromhex(key.decode())) == 32 for key in found)
+
+
 def test_slurms_own_facts_win_over_the_clients_variables() -> None:
     plan = json.loads(base64.b64decode(secret(request())["data"]["plan"]))
     assert plan["slurm"]["SLURM_JOB_NODELIST"] == "gpu[1-2]"
