@@ -18,8 +18,9 @@ from ansible import constants as C  # noqa: N812 - Ansible's own name for it
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 
-from railweld import state
+from railweld import runs, state
 from railweld.base.run import RUN_VARIABLE
+from railweld.files import write_atomically
 
 DOCUMENTATION = r"""
 name: railweld
@@ -61,8 +62,6 @@ _QUIET = frozenset(
 )
 #: Up to so many hosts the summary lists every one, beyond it only those that need a look.
 _HOST_ROWS = 40
-#: The stage that a playbook belongs to, as journal and reports name it.
-_STAGE_OF_PLAYBOOK = {"deploy-base": "base", "verify-base": "base"}
 
 
 @dataclass
@@ -114,7 +113,7 @@ class CallbackModule(CallbackBase):
         self._roles: dict[str, _RoleTime] = {}
         self._failures: dict[str, dict[str, Any]] = {}
         self._plans: dict[str, Any] = {}
-        self._checks: dict[str, list[dict[str, Any]]] = {}
+        self._checks: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
         self._warned: set[str] = set()
         self._check_mode = False
         self._results = 0
@@ -301,22 +300,24 @@ class CallbackModule(CallbackBase):
             )
             for problem in answer.get("problems") or []:
                 self._say(f"         warning: {problem}", C.COLOR_WARN)
-        elif action == "railweld_plan" and "ansible_facts" in answer:
-            self._plans[host] = {
-                "todo": answer["ansible_facts"].get("railweld_todo"),
-                "reasons": answer.get("reasons"),
-                "version_changes": answer.get("version_changes"),
-            }
-            self._checks[host] = answer.get("checks") or []
-        elif action == "railweld_check" and answer.get("checks"):
-            known = {check["id"]: check for check in self._checks.get(host, [])}
-            known.update({check["id"]: check for check in answer["checks"]})
-            self._checks[host] = list(known.values())
+        todo = _todo(answer)
+        if todo is not None:
+            self._learn_plan(host, todo, answer)
+        if todo is not None or action == "railweld_check":
+            known = self._checks.setdefault(host, {})
+            known.update({(c["id"], c["target"]): c for c in answer.get("checks") or []})
+
+    def _learn_plan(self, host: str, todo: list[str], answer: dict[str, Any]) -> None:
+        """A run that decides again, as the cluster's when all have joined, adds to its plan."""
+        plan = self._plans.setdefault(host, {"todo": [], "reasons": {}, "version_changes": []})
+        plan["todo"] += [role for role in todo if role not in plan["todo"]]
+        for role, reasons in (answer.get("reasons") or {}).items():
+            plan["reasons"].setdefault(role, reasons)
+        plan["version_changes"] += answer.get("version_changes") or []
 
     def _is_news(self, result: Any) -> bool:
         """A plan that has work is worth a line."""
-        facts = result.result.get("ansible_facts") or {}
-        return bool(result.task.action == "railweld_plan" and facts.get("railweld_todo"))
+        return bool(_todo(result.result))
 
     def _warn(self, host: str, answer: dict[str, Any]) -> None:
         for warning in answer.get("warnings") or []:
@@ -422,7 +423,7 @@ class CallbackModule(CallbackBase):
         hosts = sorted(stats.processed)
         report = {
             "run": self._run,
-            "stage": _STAGE_OF_PLAYBOOK.get(Path(self._playbook).stem, Path(self._playbook).stem),
+            "stage": runs.stage_of(self._playbook),
             "playbook": self._playbook,
             "site": self._site,
             "version_set": self._version_set,
@@ -444,16 +445,13 @@ class CallbackModule(CallbackBase):
                     **stats.summarize(host),
                     "plan": self._plans.get(host),
                     "failure": self._failures.get(host),
-                    "checks": self._checks.get(host, []),
+                    "checks": list(self._checks.get(host, {}).values()),
                 }
                 for host in hosts
             },
         }
-        folder = state.site_state_dir(self._site) / "reports"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / f"{self._run}.json"
-        path.write_text(json.dumps(report, indent=1, default=str) + "\n")
-        path.chmod(0o600)
+        path = runs.folder(self._site) / f"{self._run}.json"
+        write_atomically(path, json.dumps(report, indent=1, default=str) + "\n")
         self._say(f"report: {path}")
 
     def _journal_result(self, host: str, result: Any) -> None:
@@ -481,13 +479,18 @@ class CallbackModule(CallbackBase):
             state.journal(
                 self._site,
                 run=self._run,
-                stage=_STAGE_OF_PLAYBOOK.get(Path(self._playbook).stem, "ansible"),
+                stage=runs.stage_of(self._playbook),
                 target=host,
                 action=action,
                 before=before,
                 after=after,
                 result=result,
             )
+
+
+def _todo(answer: dict[str, Any]) -> list[str] | None:
+    """What a plan of any stage leaves for the roles; None for an answer that is no plan."""
+    return (answer.get("ansible_facts") or {}).get("railweld_todo")
 
 
 def _count(number: int, noun: str) -> str:

@@ -37,6 +37,7 @@ def report(
     from railweld.files import require_writable, write_result
     from railweld.report.data import Data, now, read_bench
     from railweld.report.page import render
+    from railweld.runs import last
     from railweld.verify import stages
     from railweld.verify.output import exit_code, junit_file, print_checks
 
@@ -52,6 +53,7 @@ def report(
         tables=[table for each in found.values() for table in each.tables],
         bench=measured,
         made=now(),
+        runs=last(request.site.name),
     )
     write_result(output, render(data))
     print_checks(data.checks)

@@ -12,6 +12,7 @@ from typing import Final
 from railweld.bench.output import MeasuredRun, Measurement
 from railweld.errors import UsageError
 from railweld.record import Check, Status
+from railweld.runs import Run
 from railweld.site.model import Site
 from railweld.verify.stages import Table
 
@@ -43,6 +44,7 @@ class Data:
         tables: its tables, one per comparison.
         bench: what `railweld bench --json` printed, or None.
         made: when the machines were looked at.
+        runs: the last runs of playbooks from this controller, with what hosts had to do.
     """
 
     site: Site
@@ -50,6 +52,7 @@ class Data:
     tables: Sequence[Table]
     bench: Measurement | None
     made: datetime
+    runs: Sequence[Run] = ()
 
     @cached_property
     def _worst(self) -> dict[tuple[str, str], Status]:

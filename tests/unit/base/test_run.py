@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from railweld import runs
+
 INVENTORY = """
 all:
   children:
@@ -159,6 +161,41 @@ def test_a_bare_machine_gets_a_plan_in_order(play: Callable[..., Run]) -> None:
     assert found.code == 0, found.text
     assert "head1: to do: preflight, package_lock, chrony, lldp" in found.text
     assert found.report["hosts"]["head1"]["plan"]["todo"][0] == "preflight"
+
+
+def test_plans_of_the_later_stages_are_reported_too(
+    play: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Plugins that plan differ by stage; a plan is what leaves work for roles."""
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(inventory.read_text().replace(", head2: {ansible_host: 192.0.2.2}", ""))
+    found = play(
+        """
+    - name: Observe
+      railweld_probe: {cluster: true}
+    - name: Load the cluster's part
+      railweld_cluster: {state: site}
+      register: railweld_cluster_site
+      run_once: true
+    - name: See it as a host
+      railweld_cluster: {state: view}
+    - name: Plan
+      railweld_cluster: {state: plan}
+    - name: Plan again after others did their part
+      railweld_plan: {before: lldp}
+"""
+    )
+    assert found.code == 0, found.text
+    assert "head1: to do: containerd, kubernetes, cni" in found.text
+    plan = found.report["hosts"]["head1"]["plan"]
+    work = ["containerd", "kubernetes", "cni", "preflight", "package_lock", "chrony"]
+    assert plan["todo"] == work
+    assert plan["reasons"]["cni"][-1] == "head1: cni has not completed here yet"
+    assert "chrony" in plan["reasons"]
+    checks = [check["id"] for check in found.report["hosts"]["head1"]["checks"]]
+    assert any(check.startswith("kubernetes.") for check in checks)
+    assert any(check.startswith("chrony.") for check in checks)
+    assert runs.Run(**found.report).work[0].todo == ", ".join(work)
 
 
 def test_checks_fail_with_found_expected_and_fix(play: Callable[..., Run]) -> None:

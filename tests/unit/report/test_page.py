@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from railweld.errors import UsageError
 from railweld.record import Check, Status
 from railweld.report.data import Data, read_bench
 from railweld.report.page import render
+from railweld.runs import Failure, Host, Plan, Run
 from railweld.site import Site, load_site
 from railweld.verify.stages import Table
 
@@ -96,6 +98,26 @@ def test_nothing_found_is_said(site: Site) -> None:
     text = render(data(site, record("gpu01", Status.PASS)))
     assert "everything that was looked at is as described" in text
     assert "Bandwidth of pairs" not in text
+
+
+def test_what_the_last_runs_had_to_do_is_shown(site: Site) -> None:
+    plan = Plan(todo=["cni"], reasons={"cni": ["gpu01: cni: found no <route>"]})
+    failure = Failure(role="cni", task="Write", reason="gpu01: found <no> disk")
+    host = Host(changed=2, failures=1, unreachable=0, plan=plan, failure=failure)
+    run = Run(
+        run="20261130T120000Z-7", stage="cluster", playbook="deploy-cluster.yml", check_mode=False,
+        began=datetime(2026, 11, 30, 12, tzinfo=UTC), seconds=61.24, hosts={"gpu01": host},
+    )  # fmt: skip
+    given = data(site, record("gpu01"))
+    assert 'id="runs"' not in render(given)
+    text = render(replace(given, runs=(run,)))
+    (section,) = re.findall(r'<section id="runs">.*?</section>', text, re.DOTALL)
+    words = " ".join(re.sub(r"<[^>]+>", " ", section).split())
+    assert "cluster deploy-cluster.yml 20261130T120000Z-7 2026-11-30T12:00:00+00:00 61.2 1 2 1" in (
+        words
+    )
+    assert "gpu01 to do: cni failed at cni: found &lt;no&gt; disk" in words
+    assert "cni: found no &lt;route&gt;" in words
 
 
 @pytest.mark.parametrize(
