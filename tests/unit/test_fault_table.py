@@ -122,6 +122,9 @@ def _full(node: dict[str, Any]) -> None:
 
 def _driver(node: dict[str, Any], loaded: str | None) -> None:
     node["driver"].update(loaded=loaded, smi={"ok": False, "installed": True, "error": "failed"})
+    if loaded is None:
+        # What tells the flavour of the loaded one is gone with it.
+        node["driver"].update(kernel_flavour=None)
     node["gpus"] = []
     node["health"].update(gpus=None, nvlink={}, topology={})
 

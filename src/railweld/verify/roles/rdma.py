@@ -656,7 +656,9 @@ def _check_gpudirect(ctx: Context, target: str) -> Iterator[Check]:
         return
     if ctx.site["gpudirect"] == "dmabuf":
         yield from _dmabuf_kernel(ctx, target)
-        yield _dmabuf_flavour(ctx, target)
+        # That no driver is loaded has a check of its own; it is no matter of flavours.
+        if (ctx.node.get("driver") or {}).get("loaded"):
+            yield _dmabuf_flavour(ctx, target)
         yield _dmabuf_cuda(ctx, target)
         installed = ctx.node.get("packages") or {}
         core = (installed.get("rdma-core") or installed.get("libibverbs1") or {}).get("version")
