@@ -37,11 +37,6 @@ def verify_site(request: Request) -> Verified:
         return Verified(
             [_skipped("cluster.described", site.name, "no host in group control_plane")]
         )
-    try:
-        described = model.fact(site)
-        described["images"] = stage.read_index(described["image_archives"])
-    except RailweldError as error:
-        return Verified([_wrong(site.name, line) for line in str(error).splitlines()])
     chosen = [name for name in model.members(site) if request.selects(name)]
     observed = {
         name: seen.reason if seen.node is None else seen.node
@@ -53,6 +48,11 @@ def verify_site(request: Request) -> Verified:
         silent = [not_reached(name, why) for name, why in observed.items() if isinstance(why, str)]
         none = _skipped("cluster.deployed", site.name, "no node that answers is a member yet")
         return Verified([none, *silent])
+    try:
+        described = model.fact(site)
+        described["images"] = stage.read_index(described["image_archives"])
+    except RailweldError as error:
+        return Verified([_wrong(site.name, line) for line in str(error).splitlines()])
     checks: list[Check] = []
     seen: Mapping[str, Any] = {"reachable": False, "error": "not asked", "nodes": {}}
     try:

@@ -101,6 +101,16 @@ def test_node_that_does_not_answer_is_unknown(look: Look, site: Callable[..., Si
     assert found[REACHED] == [not_reached("gpu2", "unreachable: no route to host")]
 
 
+def test_what_a_cluster_would_need_is_asked_for_once_there_is_one(
+    look: Look, site: Callable[..., Site]
+) -> None:
+    """A site on its way has no image archives yet, and nothing is wrong with its nodes."""
+    tiny = site(everywhere={"railweld_image_archives": "/nonexistent"})
+    assert set(look(tiny, answers(tiny, member=False))) == {"cluster.deployed"}
+    found = look(tiny, answers(tiny, member=True))
+    assert found["cluster.described"][0].status is Status.FAIL
+
+
 def test_no_node_that_answers_does_not_mean_that_there_is_no_cluster(
     look: Look, site: Callable[..., Site]
 ) -> None:
