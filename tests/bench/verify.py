@@ -66,9 +66,9 @@ def judge(inventory: str, answers: Path) -> None:
     lap("description")
     request.remember(request.site.hosts, read_answers(answers))
     lap("read")
-    checks = [
-        check for name in ("base", "gpu", "links") for check in stages.verify(request, name).checks
-    ]
+    checks = stages.records(
+        {name: stages.verify(request, name) for name in ("base", "gpu", "links")}
+    )
     lap("judge")
     hosts = set(request.site.hosts)
     cables = links._cables(stage_of(request.site, request.raw).fabric)

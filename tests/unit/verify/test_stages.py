@@ -95,6 +95,13 @@ def test_a_silent_host_is_one_record_whichever_stages_looked(tmp_path: Path) -> 
     assert len(stages.records(found)) == len(silent)
 
 
+def test_slurm_says_the_same_of_a_silent_head(site: Site) -> None:
+    request = request_for(site)
+    request.remember(site.hosts, {})
+    found = stages.verify(request, "slurm").checks
+    assert found == [not_reached("head1", "no answer within 600 s")]
+
+
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
