@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from railweld.lab.node import bootfiles, faults, hardware, modules, ntp_shift, s
 from railweld.lab.node.switch_lldp import frame
 from railweld.lab.profiles import Rail
 from railweld.lab.profiles import hardware as profile_of
+from tests.unit.base.conftest import load
 
 KERNEL = "6.1.0-20-amd64"
 
@@ -117,6 +118,38 @@ def test_peermem_needs_the_peer_memory_of_ofed(call: Call) -> None:
     assert "could not insert 'nvidia_peermem': Invalid argument" in error
     state.install_module("ib_core", version="5.8-2.0.3")
     assert call("modprobe", "nvidia_peermem")[0] == 0
+
+
+def test_faults_of_the_driver_show_where_the_probe_looks_and_are_gone_when_cleared(
+    call: Call, node: Path
+) -> None:
+    load("module_utils", "railweld_locks")
+    probe = load("modules", "railweld_probe")
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        return call(*argv) if argv[0] in ("modinfo", "lsmod") else (127, "", "not installed")
+
+    def seen() -> tuple[str | None, str | None, str | None, list[str]]:
+        reader = probe.Node(node, run, KERNEL)
+        driver = probe.read_driver(reader, {})
+        rivals = probe.read_rivals(reader, probe.read_modules(reader))
+        return (
+            driver["loaded"], driver["on_disk"], driver["kernel_flavour"], rivals["rivals_loaded"],
+        )  # fmt: skip
+
+    install_driver(flavour="open")
+    call("modprobe", "nvidia_uvm")
+    whole = ("515.86.01", "515.86.01", "open", [])
+    assert seen() == whole
+    for fault, broken in (
+        ("driver-mismatch", ("515.85.01", "515.86.01", "open", [])),
+        ("nouveau-loaded", (None, "515.86.01", None, ["nouveau"])),
+    ):
+        faults.turn_on(fault, {})
+        assert seen() == broken
+        faults.turn_off(fault)
+        assert seen() == whole
+        assert state.faults()["active"] == {}
 
 
 @pytest.mark.parametrize(
