@@ -166,6 +166,11 @@ def running(plane: ControlPlane) -> Iterator[Proxy]:
     def run() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             loop.run_until_complete(task)
+        # Handlers of watches outlive their connections; the collector would end them anywhere.
+        left = asyncio.all_tasks(loop)
+        for each in left:
+            each.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()
 
     thread = threading.Thread(target=run, daemon=True)
