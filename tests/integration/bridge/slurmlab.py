@@ -310,6 +310,9 @@ def running(
         "nofile=20000:20000",
         "--ulimit",
         "nproc=10000:10000",
+        # Many slurmds, jobs and pods are many processes.
+        "--pids-limit",
+        "-1",
         *(part for volume in volumes for part in ("--volume", volume)),
         # The first process has to take care of orphans.
         image,

@@ -243,8 +243,13 @@ def apply_stack(plane: ControlPlane, stack: Stack) -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path, plane: ControlPlane, nodes: int) -> Iterator[World]:
-    """Slurm and the daemon, on a control plane that has the stack and the nodes."""
+def running(
+    folder: Path, plane: ControlPlane, nodes: int, *, kubelets: bool = True, tick: float = 1.0
+) -> Iterator[World]:
+    """Slurm and the daemon, on a control plane that has the stack and the nodes.
+
+    Pods run as processes; without `kubelets` somebody else has to take care of them.
+    """
     kubeconfig = folder / "bridge-kubeconfig"
     bridge_kubeconfig(plane, kubeconfig)
     hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
@@ -260,9 +265,10 @@ def running(folder: Path, plane: ControlPlane, nodes: int) -> Iterator[World]:
             "listen": hub,
             "monitor": f"127.0.0.1:{port}",
             "devices": {"gpu": {"nvidia.com/gpu": 8, "rdma/hca": 1}},
-            "tick": 1.0,
+            "tick": tick,
         }
         world = World(slurm, plane, config)
-        world.start_kubelets(nodes, plane.kubeconfig)
+        if kubelets:
+            world.start_kubelets(nodes, plane.kubeconfig)
         world.start_daemon()
         yield world
