@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from railweld import names
 from railweld.gpus import nvlink
 from railweld.verify.roles import nvme_cache
 
@@ -45,7 +46,7 @@ def healthy(fact: Mapping[str, Any], name: str) -> dict[str, Any]:
         "limits": {"memlock": site["memlock_kib"], "nofile": site["nofile"]},
         "reboot": {"reasons": []},
         "records": {},
-        "units": {},
+        "units": {names.SCRATCH_TIMER: {"active": "active", "enabled": "enabled"}},
         "time": _time(site, host),
         "net": _net(site, host),
         "lldp": _lldp(host),

@@ -82,6 +82,10 @@ BRIDGE_REASON: Final = "railweld: "
 #: In a job's pod: the agent with its shims, and what is the job's own.
 POD_AGENT: Final = "/opt/railweld"
 POD_JOB: Final = "/run/railweld/job"
+#: Variable with the name of the run, by which its part of the node's scratch folder is called too.
+POD_VARIABLE_JOB: Final = "RAILWELD_JOB"
+#: Of the PodTemplate: the volume of which each run gets a part.
+POD_VOLUME_SCRATCH: Final = "scratch"
 #: On a job's objects.
 LABEL_SLURM_CLUSTER: Final = "railweld.io/slurm-cluster"
 LABEL_JOB_ID: Final = "railweld.io/job-id"
@@ -92,8 +96,9 @@ LABEL_AGENT: Final = "railweld.io/agent"
 GATE_PLACEMENT: Final = "railweld.io/placement"
 ANNOTATION_SUBMITTED: Final = "railweld.io/submitted"
 ANNOTATION_OUTCOME: Final = "railweld.io/outcome"
-#: On a PodTemplate: the node's folder of which each job gets a part.
-ANNOTATION_SCRATCH: Final = "railweld.io/scratch"
+
+#: On GPU nodes: removes the scratch folders of jobs whose pods are gone.
+SCRATCH_TIMER: Final = "railweld-scratch.timer"
 
 CONFIGMAP_NCCL: Final = "nccl-profile"
 SERVICE_ACCOUNT_BRIDGE: Final = "bridged"
@@ -105,6 +110,15 @@ KUBECONFIG: Final = "kubeconfig"
 def pod_template(partition: str) -> str:
     """Name of the PodTemplate of a partition's jobs, as Kubernetes takes names."""
     return partition.lower().replace("_", "-")
+
+
+def job_scratch(scratch: str) -> str:
+    """Where a node's scratch folder has one folder for each run of a job of the bridge.
+
+    The folder above it is root's alone: whoever logs in on the node neither sees them nor makes one
+    before its job comes.
+    """
+    return f"{scratch.rstrip('/')}/.railweld/jobs"
 
 
 def kube_context(site: str) -> str:

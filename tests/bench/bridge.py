@@ -33,6 +33,9 @@ from tests.integration.stack.plane import ROOT
 #: A gang that runs until it is ended, and a job that has nothing to do.
 GANG = "#!/bin/bash\n#BRIDGE mode=spmd\nsleep 86400\n"
 NOTHING = "#!/bin/sh\ntrue\n"
+#: A node that an EpilogSlurmctld has held is not looked at when that ends, but by the next look
+#: of the backfill scheduler: 30 s later at most, by default.
+SCHEDULING = "sched_min_interval=0,batch_sched_delay=0,bf_interval=1,sched_interval=1"
 #: How often a start is measured where that takes seconds.
 TIMES, MANY = 3, 256
 #: Over so many seconds the daemon's CPU is measured.
@@ -214,7 +217,11 @@ def bench(nodes: int) -> Iterator[Bench]:
         plane.nodes(nodes, {"nvidia.com/gpu": "8", "rdma/hca": "4"}, alive=False)
         worlds.apply_stack(plane, stack)
         events = open_.enter_context(fleet(folder, plane, nodes))
-        world = open_.enter_context(worlds.running(folder, plane, nodes, kubelets=False, tick=5.0))
+        world = open_.enter_context(
+            worlds.running(
+                folder, plane, nodes, kubelets=False, tick=5.0, SchedulerParameters=SCHEDULING
+            )
+        )
         until(lambda: world.ready_nodes() == nodes)
         yield Bench(world, events, nodes)
 

@@ -173,7 +173,7 @@ def job(
     container["env"] = [
         *(container.get("env") or ()),
         {"name": "RAILWELD_HUB", "value": hub},
-        {"name": "RAILWELD_JOB", "value": facts.name},
+        {"name": names.POD_VARIABLE_JOB, "value": facts.name},
         {"name": "RAILWELD_POD_UID", "valueFrom": _field("metadata.uid")},
         {"name": "RAILWELD_POD_IP", "valueFrom": _field("status.podIP")},
     ]
@@ -249,7 +249,7 @@ def secret(facts: Facts, request: Request, owner: Manifest, key: str) -> Manifes
         "slurm": slurm_environment(facts),
         "port": master_port(facts.key.job_id),
         "service": None if template.get("hostNetwork") else facts.name,
-        "scratch": None,
+        "scratch": scratch(template),
         "grace": template["terminationGracePeriodSeconds"],
     }
     data = {
@@ -278,6 +278,14 @@ def secret(facts: Facts, request: Request, owner: Manifest, key: str) -> Manifes
     )
     manifest["metadata"]["ownerReferences"] = [_owner(owner)]
     return manifest
+
+
+def scratch(spec: Manifest) -> str | None:
+    """Where a pod has the run's own part of the node's scratch folder."""
+    for each in spec["containers"][0].get("volumeMounts") or ():
+        if each["name"] == names.POD_VOLUME_SCRATCH and "subPathExpr" in each:
+            return str(each["mountPath"])
+    return None
 
 
 def seed(cluster: str, namespace: str, content: bytes) -> Manifest:

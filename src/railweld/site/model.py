@@ -241,6 +241,7 @@ class Site(SiteVariables):
                 "device": host.cache_device,
                 "cache_path": host.cache_path,
                 "scratch_path": host.scratch_path,
+                "job_scratch_path": names.job_scratch(host.scratch_path),
             },
             "kernel": {
                 "parameters": list(host.kernel_parameters),

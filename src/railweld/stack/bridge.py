@@ -209,10 +209,18 @@ def pod_template(args: BridgeArgs, template: Template) -> Manifest:
         }
     ]
     mounts = [mount("shm", "/dev/shm")]  # noqa: S108 - the pod's own memory
-    for name, path in (("cache", template.cache), ("scratch", template.scratch)):
-        if path:
-            volumes.append(host_path(name, path, "Directory"))
-            mounts.append(mount(name, path))
+    if template.cache:
+        volumes.append(host_path("cache", template.cache, "Directory"))
+        mounts.append(mount("cache", template.cache))
+    if template.scratch:
+        # The kubelet makes the run's own folder; no pod has those of others mounted.
+        volumes.append(
+            host_path(names.POD_VOLUME_SCRATCH, names.job_scratch(template.scratch), "Directory")
+        )
+        mounts.append(
+            mount(names.POD_VOLUME_SCRATCH, template.scratch)
+            | {"subPathExpr": f"$({names.POD_VARIABLE_JOB})"}
+        )
     for volume in args.volumes:
         if volume.host_path:
             volumes.append(host_path(volume.name, volume.host_path, "Directory"))
@@ -263,10 +271,6 @@ def pod_template(args: BridgeArgs, template: Template) -> Manifest:
         "PodTemplate",
         template.name,
         args.jobs,
-        annotations={
-            "railweld.io/cache": template.cache or "none",
-            "railweld.io/scratch": f"{template.scratch}/JOBID" if template.scratch else "none",
-        },
         template={"metadata": metadata, "spec": spec},
     )
 

@@ -270,7 +270,7 @@ def _host_paths(site: Site) -> tuple[str, ...]:
     paths = {volume.host_path for volume in site.job_volumes if volume.host_path}
     for node in site.hosts.values():
         if node.is_gpu_node and node.cache_device:
-            paths |= {node.cache_path, node.scratch_path}
+            paths |= {node.cache_path, names.job_scratch(node.scratch_path)}
     return tuple(sorted(paths))
 
 

@@ -21,6 +21,8 @@ def stack() -> Stack:
     """The lab's stack."""
     # Quotas follow from the described nodes, which are three.
     extra = {"railweld_job_gpu_quota": NODES * 8, "railweld_rdma_shares": NODES}
+    # Nodes with a disk, so that jobs get cache and scratch; kubelets.py makes folders of it.
+    extra |= {"railweld_cache_device": "/dev/nvme1n1"}
     return stack_for(load_site([str(ROOT / "inventories/lab")], extra))
 
 

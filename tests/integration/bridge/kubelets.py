@@ -39,6 +39,8 @@ from railweld.bridge.kube import Kube, KubeRefusedError, KubeUnknownError
 
 CONTROL = Path("/run/kubelets")
 STATE = Path("/var/lib/kubelets")
+#: Disks of nodes, below /local of each.
+DISKS = STATE / "disks"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 HEARTBEAT_SECONDS = 10.0
 
@@ -195,19 +197,43 @@ class Pod:
                 data = {k: v.encode() for k, v in found["data"].items()}
                 self.write(folder, data, volume["configMap"])
             elif "hostPath" in volume:
-                folder = Path(volume["hostPath"]["path"])
-                folder.mkdir(parents=True, exist_ok=True)
+                folder = self.host_path(volume["hostPath"]["path"])
             elif "emptyDir" in volume:
                 folder.chmod(0o777)
             sources[volume["name"]] = folder
         return [
             (
-                str(sources[mount["name"]] / mount.get("subPath", "")),
+                str(self.part(sources[mount["name"]], mount)),
                 mount["mountPath"],
                 mount.get("readOnly", False),
             )
             for mount in spec["containers"][0].get("volumeMounts") or ()
         ]
+
+    def host_path(self, path: str) -> Path:
+        """A folder of the node: below /local of its own disk, elsewhere of this machine."""
+        if not path.startswith("/local/"):
+            Path(path).mkdir(parents=True, exist_ok=True)
+            return Path(path)
+        folder = DISKS / self.node / path.removeprefix("/")
+        if not folder.is_dir():
+            # As role nvme_cache leaves it.
+            folder.mkdir(parents=True)
+            folder.chmod(0o1777)
+        return folder
+
+    def part(self, volume: Path, mount: dict[str, Any]) -> Path:
+        """The part of a volume that is mounted; made with the volume's mode, as by a kubelet."""
+        expression = mount.get("subPathExpr")
+        if expression is None:
+            return volume / mount.get("subPath", "")
+        for name, value in self.environment().items():
+            expression = expression.replace(f"$({name})", value)
+        folder = volume / expression
+        if not folder.exists():
+            folder.mkdir()
+            folder.chmod(volume.stat().st_mode & 0o7777)
+        return folder
 
     async def object(self, kind: str, name: str) -> dict[str, Any]:
         found = await self.fleet.kube.get(f"/api/v1/namespaces/{self.namespace}/{kind}/{name}")

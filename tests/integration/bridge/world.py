@@ -244,7 +244,13 @@ def apply_stack(plane: ControlPlane, stack: Stack) -> None:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, plane: ControlPlane, nodes: int, *, kubelets: bool = True, tick: float = 1.0
+    folder: Path,
+    plane: ControlPlane,
+    nodes: int,
+    *,
+    kubelets: bool = True,
+    tick: float = 1.0,
+    **slurm_conf: str,
 ) -> Iterator[World]:
     """Slurm and the daemon, on a control plane that has the stack and the nodes.
 
@@ -253,7 +259,7 @@ def running(
     kubeconfig = folder / "bridge-kubeconfig"
     bridge_kubeconfig(plane, kubeconfig)
     hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
-    with slurmlab.running(folder / "slurm", hosts, [folder]) as slurm:
+    with slurmlab.running(folder / "slurm", hosts, [folder], **slurm_conf) as slurm:
         port = free_port()
         # The same after a restart: pods that run know no other.
         hub = f"127.0.0.1:{free_port()}"

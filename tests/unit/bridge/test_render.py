@@ -127,6 +127,17 @@ def test_the_secret_belongs_to_the_job_and_has_the_script_as_it_is() -> None:
     assert "alice:x:2001:2001::/home/alice:/bin/sh\n" in passwd
 
 
+def test_the_agent_knows_the_runs_part_of_the_scratch_folder() -> None:
+    mounts = [
+        {"name": "cache", "mountPath": "/local/cache"},
+        {"name": "scratch", "mountPath": "/local/scratch", "subPathExpr": "$(RAILWELD_JOB)"},
+    ]
+    assert render.scratch({"containers": [{"volumeMounts": mounts}]}) == "/local/scratch"
+    # The whole of a folder is not a job's to empty.
+    del mounts[1]["subPathExpr"]
+    assert render.scratch({"containers": [{"volumeMounts": mounts}]}) is None
+
+
 def test_keys_follow_from_the_seed_and_the_job_alone() -> None:
     found = {render.key(seed, uid) for seed in (b"1" * 32, b"2" * 32) for uid in ("a", "b")}
     assert len(found) == 4

@@ -191,7 +191,11 @@ def test_the_template_has_cache_scratch_and_the_sites_volumes(site: Sites) -> No
     assert paths["cache"] == {"path": "/local/cache", "type": "Directory"}
     args = stack_for(site(**NEW, job_volumes=volumes)).policies
     assert args is not None
-    assert args.host_paths == ("/local/cache", "/local/scratch", "/mnt/lustre")
+    # Of the scratch folder only where jobs have theirs, and of that each its own.
+    jobs = "/local/scratch/.railweld/jobs"
+    assert args.host_paths == ("/local/cache", jobs, "/mnt/lustre")
+    assert paths["scratch"] == {"path": jobs, "type": "Directory"}
+    assert mounts["/local/scratch"]["subPathExpr"] == "$(RAILWELD_JOB)"
 
 
 def test_a_volume_has_one_source() -> None:

@@ -11,6 +11,8 @@ from railweld.record import Check
 from railweld.verify.context import Context
 from railweld.verify.roles import nvme_cache
 
+JOBS = "/local/scratch/.railweld/jobs"
+FOLDERS = ("/local/cache", "/local/scratch", JOBS)
 UUID = nvme_cache.filesystem_uuid("lab", "gpu1")
 
 
@@ -22,6 +24,7 @@ def context(device: str | None = "/dev/nvme0n1", **changes: Any) -> Context:
                 "device": device,
                 "cache_path": "/local/cache",
                 "scratch_path": "/local/scratch",
+                "job_scratch_path": JOBS,
             },
         },
         "node": {
@@ -39,7 +42,8 @@ def context(device: str | None = "/dev/nvme0n1", **changes: Any) -> Context:
                     "/local": {"source": "/dev/nvme0n1"},
                 },
             },
-            "folders": {"/local/cache": {"mode": "1777"}, "/local/scratch": {"mode": "1777"}},
+            "folders": {path: {"mode": "1777"} for path in FOLDERS},
+            "units": {"railweld-scratch.timer": {"active": "active", "enabled": "enabled"}},
         },
     }
     for path, value in changes.items():
@@ -87,8 +91,15 @@ def test_other_file_system_at_the_mount_point_fails() -> None:
 
 def test_missing_folder_and_wrong_mode_fail() -> None:
     found = bad(nvme_cache.checks(context(node__folders={"/local/cache": {"mode": "755"}})))
-    assert set(found) == {"nvme_cache.cache_path", "nvme_cache.scratch_path"}
+    folders = {"cache_path", "scratch_path", "job_scratch_path"}
+    assert set(found) == {f"nvme_cache.{each}" for each in folders}
     assert "mode 755" in found["nvme_cache.cache_path"]
+
+
+@pytest.mark.parametrize("state", [None, {"active": "inactive", "enabled": "enabled"}])
+def test_nothing_that_removes_what_jobs_leave_fails(state: dict[str, str] | None) -> None:
+    found = bad(nvme_cache.checks(context(node__units={"railweld-scratch.timer": state})))
+    assert set(found) == {"nvme_cache.scratch_timer"}
 
 
 def test_file_systems_uuid_is_the_nodes_own_and_stays() -> None:

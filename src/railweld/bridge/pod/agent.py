@@ -176,6 +176,11 @@ class Agent:
         script = self.scratch / "slurm_script"
         script.write_bytes((self.folder / "script").read_bytes())
         script.chmod(stat.S_IRWXU)
+        if self.plan.get("scratch") and Path(self.plan["scratch"]).stat().st_uid != 0:
+            raise AgentError(
+                f"{self.plan['scratch']}: found a folder that somebody else has made, expected the "
+                "kubelet's; see ls -l on the node"
+            )
         directory = self.plan["directory"]
         if not Path(directory).is_dir():
             raise AgentError(
@@ -448,6 +453,8 @@ class Agent:
             hub.cancel()
             # ignore_errors: files of other users may be in it; the node cleans what is left.
             shutil.rmtree(self.scratch, ignore_errors=True)
+            if self.plan.get("scratch"):
+                empty(Path(self.plan["scratch"]))
         return self.status if self.status is not None else 1
 
     async def _local(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -555,6 +562,20 @@ class Agent:
             await asyncio.sleep(0.02)
         # One turn of the loop for the last report to leave.
         await asyncio.sleep(0.01)
+
+
+def empty(folder: Path) -> None:
+    """Remove what the job wrote to its scratch folder, so that the next one has the space.
+
+    The node removes the folder itself, with whatever cannot be removed here.
+    """
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            with contextlib.suppress(OSError, RecursionError):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    Path(entry.path).unlink()
 
 
 def image_environment() -> dict[str, str]:

@@ -8,16 +8,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from railweld import names
 from railweld.record import Check, judge
 from railweld.verify.context import Context
 
 ROLE: Final = "nvme_cache"
 #: What the role asks of the probe beyond what it always reads.
-PROBE: Final = {"package_patterns": ["e2fsprogs", "xfsprogs"]}
+PROBE: Final = {"package_patterns": ["e2fsprogs", "xfsprogs"], "units": [names.SCRATCH_TIMER]}
 
 #: Label of the file system; its UUID is derived, so a reinstalled node finds its cache again.
 LABEL: Final = "railweld-cache"
 _NAMESPACE: Final = uuid.UUID("6f5f2c1e-8a3b-5d0c-9a77-2f5b1f6f0c11")
+
+#: Folders of the description, and their modes.
+FOLDERS: Final = {"cache_path": "1777", "scratch_path": "1777", "job_scratch_path": "1777"}
 
 _REF: Final = "docs/base.md"
 
@@ -129,7 +133,7 @@ def checks(ctx: Context) -> Iterator[Check]:
             ref=_REF,
         )
     folders = ctx.node.get("folders") or {}
-    for key, mode in (("cache_path", "1777"), ("scratch_path", "1777")):
+    for key, mode in FOLDERS.items():
         path = cache[key]
         state = folders.get(path)
         yield judge(
@@ -142,3 +146,14 @@ def checks(ctx: Context) -> Iterator[Check]:
             fix="run the nvme_cache role",
             ref=_REF,
         )
+    timer = (ctx.seen("units", {})).get(names.SCRATCH_TIMER) or {}
+    yield judge(
+        id="nvme_cache.scratch_timer",
+        target=target,
+        ok=timer.get("active") == "active" and timer.get("enabled") == "enabled",
+        ran=f"systemctl status {names.SCRATCH_TIMER}",
+        found=f"{timer.get('active', 'absent')}, {timer.get('enabled', 'not enabled')}",
+        expected="active, enabled: it removes the scratch folders of jobs that have ended",
+        fix="run the nvme_cache role",
+        ref=_REF,
+    )
