@@ -75,6 +75,8 @@ class View:
         obstacle: why pods are not made, in the words of the Job controller.
         failing: seconds since the job's own failure was first seen.
         failed_nodes: ranks on nodes that Slurm or Kubernetes has given up, and why.
+        decided: why its Job was deleted; how bodies end after that is the teardown's doing.
+        seen: the end that was seen last: what showed it may have gone meanwhile.
     """
 
     hosts: tuple[str, ...]
@@ -95,6 +97,8 @@ class View:
     failing: float = 0.0
     obstacle: str = ""
     failed_nodes: Mapping[int, str] = field(default_factory=dict)
+    decided: Outcome | None = None
+    seen: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def decide(view: View) -> Decision:
     """The next step for a run."""
     if not view.live:
         return Decision(Act.WAIT, State.UNKNOWN, "the Kubernetes API does not answer")
-    outcome = _given(view) or _earned(view)
+    outcome = _given(view) or _earned(view) or view.seen
     job = view.job
     if job is not None and job.deleting:
         outcome = outcome or Outcome(INFRASTRUCTURE, "the Job was deleted from outside", True)
@@ -134,6 +138,8 @@ def _given(view: View) -> Outcome | None:
     """An end that comes from Slurm, or was decided before."""
     if view.job is not None and view.job.outcome is not None:
         return view.job.outcome
+    if view.decided is not None:
+        return view.decided
     if view.cancelled:
         return Outcome(CANCELLED, "cancelled")
     if view.slurm is Slurm.ENDED:

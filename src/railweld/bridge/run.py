@@ -104,6 +104,8 @@ class Run:
         self.created = False
         self.cancelled = False
         self.decision = Decision(Act.WAIT, State.UNKNOWN)
+        self._decided: Outcome | None = None
+        self._seen: Outcome | None = None
         self.outcome: Outcome | None = None
         #: When each state was first reached, seconds since the epoch.
         self.times: dict[str, float] = {}
@@ -289,6 +291,8 @@ class Run:
             obstacle=self._obstacle,
             failing=0.0 if self._failing_since is None else time.monotonic() - self._failing_since,
             failed_nodes=self._world.failed_nodes(self.hosts),
+            decided=self._decided,
+            seen=self._seen,
         )
 
     async def drive(self) -> Outcome:
@@ -318,6 +322,7 @@ class Run:
                     return outcome
                 _log.exception("failed", extra={"run": str(self.key)})
                 await self._end(outcome)
+                self._decided = outcome
             attempt = 0
             try:
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
@@ -337,12 +342,14 @@ class Run:
             case Act.DELETE:
                 assert decision.outcome is not None  # noqa: S101 - DELETE always has one
                 await self._end(decision.outcome)
+                self._decided = decision.outcome
             case Act.WAIT | Act.FINISH:
                 pass
 
     def _note(self, decision: Decision) -> None:
         """Tell the user, the log and AdminComment what changed."""
         before, self.decision = self.decision, decision
+        self._seen = decision.outcome or self._seen
         own = decision.outcome is not None and decision.outcome.status > 0
         if own and self._failing_since is None:
             self._failing_since = time.monotonic()

@@ -70,8 +70,8 @@ def test_what_a_killed_job_leaves_goes_and_links_lead_nowhere(world: World) -> N
         "#!/bin/bash\ncd /local/scratch\nln -s /data/kept link\nln -s / root\n"
         "mkdir -p closed/inner && chmod 0 closed\n"
         # Deeper than a path may be long, and than Python recurses.
-        "python3 -c 'import os\nos.mkdir(\"deep\")\nos.chdir(\"deep\")\n"
-        "for _ in range(2500):\n os.mkdir(\"dd\")\n os.chdir(\"dd\")'\n"
+        'python3 -c \'import os\nos.mkdir("deep")\nos.chdir("deep")\n'
+        'for _ in range(2500):\n os.mkdir("dd")\n os.chdir("dd")\'\n'
         "echo made\nsleep 300\n"
     )
     job = slurm.script(script, "-w", "gpu1")

@@ -225,6 +225,30 @@ def test_a_job_that_vanished_is_not_made_again() -> None:
     assert found.outcome.status == 1
 
 
+def test_why_a_job_was_deleted_outlives_it_and_its_pods() -> None:
+    evicted = Outcome(1, "evicted", infrastructure=True, again=True)
+    deleting = dataclasses.replace(JOB, deleting=True)
+    # Bodies that make something of the SIGTERM have not failed.
+    found = decide(view(ended(0, 3), pod(1), pod(2), job=deleting, decided=evicted))
+    assert (found.act, found.outcome) == (Act.WAIT, evicted)
+    found = decide(view(job=None, decided=evicted, seen=evicted))
+    assert (found.act, found.outcome) == (Act.FINISH, evicted)
+
+
+def test_an_end_that_was_seen_outlives_what_showed_it() -> None:
+    failed = Outcome(5, "gpu1: exit status 5")
+    found = decide(view(job=None, seen=failed))
+    assert (found.act, found.outcome) == (Act.FINISH, failed)
+    outside = decide(view(*RUNNING, job=None)).outcome
+    found = decide(view(job=None, seen=outside))
+    assert found.outcome is not None
+    assert "deleted from outside" in found.outcome.text
+    # After a restart in mid-teardown nothing says why, until slurmctld or the client does.
+    found = decide(view(job=None, seen=outside, cancelled=True))
+    assert found.outcome is not None
+    assert found.outcome.status == -15
+
+
 def test_a_reason_written_on_the_job_outlives_the_daemon() -> None:
     why = Outcome(1, "gpu2: evicted", True)
     deleting = dataclasses.replace(JOB, deleting=True, outcome=why)
