@@ -115,7 +115,7 @@ def decide(view: View) -> Decision:
     """The next step for a run."""
     if not view.live:
         return Decision(Act.WAIT, State.UNKNOWN, "the Kubernetes API does not answer")
-    outcome = _given(view) or _earned(view) or view.seen
+    outcome = _given(view) or earned(view) or view.seen
     job = view.job
     if job is not None and job.deleting:
         outcome = outcome or Outcome(INFRASTRUCTURE, "the Job was deleted from outside", True)
@@ -147,7 +147,7 @@ def _given(view: View) -> Outcome | None:
     return None
 
 
-def _earned(view: View) -> Outcome | None:
+def earned(view: View) -> Outcome | None:
     """An end that follows from the pods."""
     pods = sorted(view.pods.values(), key=lambda pod: (pod.finished_at or "~", pod.index))
     wrong = [

@@ -159,6 +159,8 @@ class ControlPlane:
                 cluster = self.cluster()
                 cluster.request("GET", "/api/v1/namespaces/kube-system")
                 cluster.close()
+                # Controllers that find it unhealthy for ten seconds end.
+                self.kubectl("get", "--raw", "/healthz")
                 return
             if time.monotonic() > deadline or self._processes["apiserver"].poll() is not None:
                 tail = (self.folder / "apiserver.log").read_text()[-2000:]

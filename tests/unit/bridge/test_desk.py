@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from railweld.bridge import explain
 from railweld.bridge.daemon import Bridge
 from railweld.bridge.desk import Desk
 from railweld.bridge.kube import Kube, KubeUnknownError
@@ -102,3 +104,12 @@ def test_the_owner_and_administrators_are_told() -> None:
 
 def test_a_job_that_nothing_is_known_of_is_no_secret() -> None:
     assert asyncio.run(desk(slurm=LINE, job=JOB, owner=ALICE).facts(BOB, "8"))["runs"] == []
+
+
+def test_how_a_run_ended_is_said_after_the_daemon_is_through_with_it() -> None:
+    asked = desk(slurm=LINE, job=dataclasses.replace(JOB, hosts=("gpu1",)), owner=None)
+    ended = dataclasses.replace(
+        POD, index=0, hostname="gpu1", phase="Failed", exit_code=137, reason="OOMKilled"
+    )
+    asked._bridge.mirror.runs[Key(7, 0)].pods = {ended.name: ended}
+    assert "ran out of memory" in explain.page(asyncio.run(asked.facts(ALICE, "7")))
