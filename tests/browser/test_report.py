@@ -16,6 +16,7 @@ from railweld.bench.output import MeasuredRun, Measurement, Size
 from railweld.record import Check, Status
 from railweld.report.data import Data
 from railweld.report.page import render
+from railweld.runs import Host, Plan, Run
 from railweld.site import load_site
 from railweld.verify.stages import Table
 
@@ -40,19 +41,22 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for pair in combinations(nodes, 2)
     ]
     table = Table("Links", ("host", "mtu"), ({"host": "gpu03", "mtu": "!1500"},), (True,))
-    data = Data(
-        site,
-        (check,),
-        (table,),
-        Measurement(site=site.name, runs=runs),
-        datetime(2026, 1, 2, tzinfo=UTC),
-    )
+    made = datetime(2026, 1, 2, tzinfo=UTC)
+    plan = Plan(todo=["cni"], reasons={"cni": ["gpu03: cni has not completed here yet"]})
+    last = Run(
+        run="20260101T120000Z-7", stage="cluster", playbook="deploy-cluster.yml", check_mode=False,
+        began=made, seconds=61.2,
+        hosts={"gpu03": Host(changed=2, failures=0, unreachable=0, plan=plan)},
+    )  # fmt: skip
+    measured = Measurement(site=site.name, runs=runs)
+    data = Data(site, (check,), (table,), measured, made, (last,))
     # What the page sees of itself ends up in its title, which --dump-dom shows.
     probe = """<script>addEventListener('load', function () {
       document.title = [
         document.querySelectorAll('.main-svg').length > 0,
         document.querySelectorAll('#topology .point').length,
         document.querySelectorAll('#matrix .hm image').length,
+        document.querySelectorAll('#runs tr').length,
         getComputedStyle(document.querySelector('#topology .legendtext')).fill,
         getComputedStyle(document.body).backgroundColor
       ].join('|');
@@ -100,13 +104,14 @@ def test_everything_is_drawn_and_text_follows_the_theme(
     page: Path, chromium: Callable[..., str]
 ) -> None:
     light = seen(chromium("--dump-dom", page.as_uri()))
-    drawn, points, heat, text, back = light
-    assert (drawn, heat) == ("true", "1")
+    drawn, points, heat, rows, text, back = light
+    # Of the runs: the heading, the run, and what its node had to do.
+    assert (drawn, heat, rows) == ("true", "1", "3")
     # 16 nodes and two leaves.
     assert int(points) == 18
     assert (text, back) == ("rgb(29, 39, 51)", "rgb(255, 255, 255)")
     dark = seen(chromium("--dump-dom", "--blink-settings=preferredColorScheme=0", page.as_uri()))
-    assert dark[3:] == ["rgb(227, 233, 239)", "rgb(20, 25, 31)"]
+    assert dark[4:] == ["rgb(227, 233, 239)", "rgb(20, 25, 31)"]
 
 
 def test_it_prints(page: Path, chromium: Callable[..., str], tmp_path: Path) -> None:
