@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHES = ("check_scale", "base_runs", "fabric", "stack", "verify", "doctor")
+BENCHES = ("check_scale", "base_runs", "fabric", "stack", "bridge", "verify", "doctor")
 
 if __name__ == "__main__":
     # A process each: what one leaves in memory must not be measured in the next.

@@ -253,10 +253,14 @@ class SlurmLab:
             "setpriv --reuid munge --regid munge --init-groups munged 2>/dev/null"
         )
         self.start_slurmctld()
-        self.sh(
-            f"for n in {' '.join(self.nodes)}; do mkdir -p /var/spool/slurmd/$n; slurmd -N $n; done"
+        for first in range(0, len(self.nodes), 100):
+            names = " ".join(self.nodes[first : first + 100])
+            self.sh(f"for n in {names}; do mkdir -p /var/spool/slurmd/$n; slurmd -N $n; done")
+        wait_for(
+            self.idle,
+            PATIENCE + len(self.nodes),
+            what=lambda: self.sh("sinfo -N; sinfo -R; tail -n5 /var/log/slurm/*"),
         )
-        wait_for(self.idle, what=lambda: self.sh("sinfo -N; sinfo -R; tail -n5 /var/log/slurm/*"))
 
     def idle(self) -> bool:
         """Whether every node is free."""

@@ -19,7 +19,7 @@ import pytest
 
 from railweld.bridge.hub import Agent, Hub
 from railweld.bridge.pod import wire
-from railweld.bridge.pod.agent import Spool
+from railweld.bridge.pod.agent import Spool, empty
 
 SRC = Path(__file__).parents[3] / "src"
 KEY = b"k" * 64
@@ -323,3 +323,17 @@ def test_a_spool_keeps_the_newest_and_says_where_it_begins() -> None:
     assert spool.read(3, 100) + spool.read(10, 100) == b"3456789abc"
     spool.append(b"x" * 25)
     assert (spool.first, spool.end) == (28, 38)
+
+
+def test_scratch_is_emptied_and_no_link_is_followed(tmp_path: Path) -> None:
+    kept, scratch = tmp_path / "kept", tmp_path / "scratch"
+    (kept / "inner").mkdir(parents=True)
+    (scratch / "folder" / "inner").mkdir(parents=True)
+    (scratch / "file").touch()
+    (scratch / "link").symlink_to(kept)
+    (scratch / "dangling").symlink_to(tmp_path / "nothing")
+    empty(scratch)
+    assert list(scratch.iterdir()) == []
+    assert (kept / "inner").is_dir()
+    # A node without the folder is no reason to fail after the body has ended.
+    empty(tmp_path / "nothing")
