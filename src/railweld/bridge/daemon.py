@@ -491,6 +491,8 @@ class Bridge:
 
     def _on_change(self, key: Key | None) -> None:
         if key is None:
+            if self.mirror.live:
+                self._take_up()
             for run in self.runs.values():
                 run.wake()
             return
@@ -585,15 +587,21 @@ class Bridge:
                 del self._ended[key]
         if not self.mirror.live:
             return
-        for key, objects in list(self.mirror.runs.items()):
-            followed = key in self.runs or key in self._done
-            if not followed and (objects.job is None or not objects.job.finished):
-                # After a restart of this daemon, or of a job whose client is gone.
-                self._begin(key)
+        self._take_up()
         self._done &= self.mirror.runs.keys()
         self._clean()
         for run in self.runs.values():
             run.wake()
+
+    def _take_up(self) -> None:
+        """Follow runs that nobody follows: after a restart, or of jobs whose client is gone.
+
+        Their agents may have little time left to hand over what bodies have printed.
+        """
+        for key, objects in list(self.mirror.runs.items()):
+            followed = key in self.runs or key in self._done
+            if not followed and (objects.job is None or not objects.job.finished):
+                self._begin(key)
 
     def _clean(self) -> None:
         """Remove what ended runs have left, a while after Slurm has ended them too."""

@@ -214,7 +214,7 @@ class SlurmLab:
             "SlurmdParameters": "config_overrides",
             "SchedulerParameters": "sched_min_interval=0,batch_sched_delay=0",
             "JobSubmitPlugins": "lua",
-            "KillWait": "30",
+            "KillWait": "60",
             "UnkillableStepTimeout": "180",
             "ReturnToService": "1",
             "JobFileAppend": "1",

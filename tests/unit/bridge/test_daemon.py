@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from railweld import names
 from railweld.bridge import config
 from railweld.bridge.daemon import Bridge
 from railweld.bridge.kube import Kube
+from railweld.bridge.observed import Key
 from railweld.bridge.slurm import Slurm, SlurmUnknownError
 from railweld.errors import RailweldError
 
 
-@pytest.mark.parametrize(("name", "fits"), [("lab", True), ("other", False)])
-def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, fits: bool) -> None:
+def bridge_config(tmp_path: Path) -> config.Config:
+    """Of a cluster that nobody answers for."""
     kubeconfig = tmp_path / "kubeconfig"
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     content = {
@@ -26,7 +28,7 @@ def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, 
         "current-context": "c",
     }
     kubeconfig.write_text(json.dumps(content))
-    settings = config.parse(
+    return config.parse(
         {
             "cluster": "lab",
             "partitions": {"gpu": "gpu"},
@@ -34,6 +36,11 @@ def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, 
             "advertise": "127.0.0.1:6830",
         }
     )
+
+
+@pytest.mark.parametrize(("name", "fits"), [("lab", True), ("other", False)])
+def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, fits: bool) -> None:
+    settings = bridge_config(tmp_path)
     answers: list[str | None] = [None, f"ClusterName = {name}\nKillWait = 90 sec\n"]
 
     async def run(*_: str) -> str:
@@ -43,7 +50,7 @@ def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, 
         return answer
 
     async def start() -> None:
-        async with Kube(kubeconfig) as kube:
+        async with Kube(settings.kubeconfig) as kube:
             bridge = Bridge(settings, kube=kube, slurm=Slurm(run))
             before = bridge.settings().kill_wait
             await bridge._prepare()
@@ -56,5 +63,25 @@ def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, 
             assert bridge.settings().kill_wait == 90
             # Asked once: nothing is left to answer with.
             await bridge._prepare()
+
+    asyncio.run(start())
+
+
+def test_runs_are_taken_up_as_soon_as_the_api_answers(tmp_path: Path) -> None:
+    """After a restart: agents of pods in their grace do not wait for slurmctld."""
+    settings = bridge_config(tmp_path)
+    marks = {names.LABEL_JOB_ID: "7", names.LABEL_JOB_RESTART: "0"}
+    job = {"metadata": {"name": "slurm-lab-7-r0", "uid": "u", "labels": marks}}
+
+    async def start() -> None:
+        async with Kube(settings.kubeconfig) as kube:
+            bridge = Bridge(settings, kube=kube, slurm=Slurm())
+            bridge.mirror._store("jobs", job, deleted=False)
+            bridge.mirror._set_live("jobs", True)
+            assert not bridge.runs
+            bridge.mirror._set_live("pods", True)
+            assert list(bridge.runs) == [Key(7, 0)]
+            for task in bridge._drivers.values():
+                task.cancel()
 
     asyncio.run(start())
