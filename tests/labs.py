@@ -33,6 +33,7 @@ def write_inventory(
     host_variables: Mapping[str, Mapping[str, Any]] | None = None,
     switches: bool = False,
     heads: Sequence[str] = ("control_plane", "slurm_head", "time_servers"),
+    more_control_planes: int = 0,
 ) -> Path:
     """Write the lab site with another name, subnet and number of GPU nodes.
 
@@ -45,6 +46,7 @@ def write_inventory(
         host_variables: variables of single hosts.
         switches: with the lab's leaves and spine; else the rails are the nodes' own.
         heads: groups that head1 is in.
+        more_control_planes: how many hosts beside head1 are control-plane nodes and nothing else.
     """
     inventory = folder / site
     inventory.mkdir(parents=True)
@@ -61,8 +63,10 @@ def write_inventory(
         target = inventory / path.relative_to(EXAMPLE)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(yaml.safe_dump(content, sort_keys=False))
+    planes = {f"head{n}": f"{subnet}.{40 + n}" for n in range(2, 2 + more_control_planes)}
     hosts = {
         "head1": {"ansible_host": f"{subnet}.10"},
+        **{name: {"ansible_host": address} for name, address in planes.items()},
         **{f"gpu{n}": {"ansible_host": f"{subnet}.{10 + n}"} for n in range(1, gpu_nodes + 1)},
     }
     for name, extra in (host_variables or {}).items():
@@ -72,6 +76,8 @@ def write_inventory(
         "gpu_nodes": gpus,
         **{name: {"head1": None} for name in heads},
     }
+    if planes:
+        groups["control_plane"] = dict.fromkeys(("head1", *planes))
     if switches:
         groups["leaves"] = {f"leaf{n}": {"ansible_host": f"{subnet}.{20 + n}"} for n in (1, 2)}
         groups["spines"] = {"spine1": {"ansible_host": f"{subnet}.31"}}

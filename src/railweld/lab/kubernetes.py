@@ -362,7 +362,9 @@ def cluster_images(
         "control_plane",
         images.Image(
             ref=f"{registry}/etcd:{release.etcd_tag}",
-            programs={"/usr/local/bin/etcd": programs["etcd"] / "etcd"},
+            programs={
+                f"/usr/local/bin/{name}": programs["etcd"] / name for name in ("etcd", "etcdctl")
+            },
             entrypoint=("/usr/local/bin/etcd",),
         ),
     )

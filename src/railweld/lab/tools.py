@@ -100,7 +100,11 @@ TOOLS: Final[Mapping[str, Tool]] = {
     # The minor version before, from which the upgrade suite starts.
     "kubernetes-1.35": _KUBERNETES,
     "etcd": Tool(
-        module="go.etcd.io/etcd/server/v3", programs={"etcd": "go.etcd.io/etcd/server/v3"}
+        module="go.etcd.io/etcd/server/v3",
+        programs={
+            "etcd": "go.etcd.io/etcd/server/v3",
+            "etcdctl": "go.etcd.io/etcd/etcdctl/v3",
+        },
     ),
     "coredns": Tool(module="github.com/coredns/coredns", programs={"coredns": "."}),
     "cni-plugins": Tool(
