@@ -22,6 +22,7 @@ class Entry:
         programs: path in the image to the tool (`tools/NAME`) and its program.
         packages: Debian packages of the lab's node image whose files belong in it.
         texts: path in the image to its text.
+        scripts: path in the image to a program of the lab (`src/railweld/lab`).
         entrypoint: what runs when a pod names no command.
         stand_in: takes a vendor's place in the lab; never for a real site.
     """
@@ -31,6 +32,7 @@ class Entry:
     programs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
+    scripts: Mapping[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
     stand_in: bool = False
 
@@ -87,6 +89,7 @@ _ENTRIES: Final = (
             "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
             "/etc/group": "root:x:0:\n",
         },
+        scripts={"/usr/local/bin/torchrun": "torchrun.py"},
         entrypoint=("/bin/sh",),
         stand_in=True,
     ),
@@ -104,6 +107,7 @@ def catalog(site: Site, *, stand_ins: bool = False) -> tuple[Entry, ...]:
             programs=each.programs,
             packages=each.packages,
             texts=each.texts,
+            scripts=each.scripts,
             entrypoint=each.entrypoint,
             stand_in=each.stand_in,
         )

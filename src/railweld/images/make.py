@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +85,10 @@ def _archive(entry: Entry, report: Report) -> Path:
         path: tools.ensure(tool, report) / program
         for path, (tool, program) in entry.programs.items()
     }
+    scripts = {
+        path: (resources.files("railweld.lab") / name).read_text()
+        for path, name in entry.scripts.items()
+    }
     members: Sequence[Any] = ()
     base = ""
     if entry.packages:
@@ -93,8 +98,7 @@ def _archive(entry: Entry, report: Report) -> Path:
         base = root.digest
     recipe = json.dumps(
         [RECIPE, entry.ref, sorted(map(str, programs.values())), base, entry.packages,
-         dict(entry.texts),
-         entry.entrypoint]
+         dict(entry.texts), scripts, entry.entrypoint]
     )  # fmt: skip
     folder = cache_dir("images") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
     path = folder / entry.file
@@ -107,6 +111,7 @@ def _archive(entry: Entry, report: Report) -> Path:
             ref=entry.ref,
             programs=programs,
             texts=entry.texts,
+            scripts=scripts,
             members=members,
             entrypoint=entry.entrypoint,
         )

@@ -32,6 +32,8 @@ POLL_S = 0.2
 PARALLEL = 4
 #: Folders that cannot lie on the container's own overlay.
 VOLUMES = {"containerd": "/var/lib/containerd", "kubelet": "/var/lib/kubelet"}
+#: The site's shared file system: one folder that every node has.
+SHARED = "/data"
 
 
 @dataclass(frozen=True)
@@ -178,13 +180,15 @@ class Lab:
             public_key = access.ssh_key(self.plan.site).with_suffix(".pub").read_text()
             access.munge_key(self.plan.site)
             access.write_nccl_tests(self.plan.site)
-            inputs = (image, public_key, str(mirror.lab_mirror_dir(self.plan.site)))
+            inputs = (image, public_key, str(mirror.lab_mirror_dir(self.plan.site)), SHARED)
             wanted = {node.name: node.digest(*inputs) for node in self.plan.nodes}
             self._sweep(wanted)
             pod.ensure_network(self.plan.network, self.plan.site, self.plan.subnet)
             pod.ensure_network(self.plan.fabric_network, self.plan.site, None)
             present = {container.node: container for container in pod.containers(self.plan.site)}
             missing = [node for node in self.plan.nodes if node.name not in present]
+            if self._shared_volume not in self._volumes():
+                self._create_volume(self._shared_volume)
             stopped = [self.node(name) for name, found in present.items() if not found.is_running]
             for node in missing:
                 self._create(node, image, wanted[node.name])
@@ -286,10 +290,20 @@ class Lab:
             pod.remove_container(container.name)
         prefix = f"railweld-{self.plan.site}-"
         keep = {f"{prefix}{node}-{kind}" for node in kept for kind in VOLUMES}
+        if wanted:
+            keep.add(self._shared_volume)
         pod.remove_volumes([name for name in self._volumes() if name not in keep])
 
+    @property
+    def _shared_volume(self) -> str:
+        # No node has a name with a dot, so none has a volume of this name.
+        return f"railweld-{self.plan.site}.shared"
+
+    def _create_volume(self, name: str) -> None:
+        podman("volume", "create", "--label", f"{pod.LABEL_LAB}={self.plan.site}", name)
+
     def _volumes(self) -> list[str]:
-        """Volumes of this lab's nodes, with or without a container."""
+        """Volumes of this lab, with or without a container."""
         done = podman(
             "volume", "ls", "--filter", f"label={pod.LABEL_LAB}={self.plan.site}",
             "--format", "{{.Name}}",
@@ -299,10 +313,10 @@ class Lab:
     def _create(self, node: NodePlan, image: str, digest: str) -> None:
         name = self.plan.container(node.name)
         pod.remove_container(name)
-        mounts: list[str] = []
+        mounts = ["--volume", f"{self._shared_volume}:{SHARED}"]
         for kind, path in VOLUMES.items():
             volume = f"{name}-{kind}"
-            podman("volume", "create", "--label", f"{pod.LABEL_LAB}={self.plan.site}", volume)
+            self._create_volume(volume)
             mounts += ["--volume", f"{volume}:{path}"]
         if node.is_mirror:
             folder = mirror.lab_mirror_dir(self.plan.site)

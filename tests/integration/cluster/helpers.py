@@ -54,9 +54,13 @@ class Cluster:
 
     def verify(self, *arguments: str) -> tuple[int, list[dict[str, str]]]:
         """Exit code and records of `railweld verify --stage cluster`."""
+        return self.verify_stage("cluster", *arguments)
+
+    def verify_stage(self, stage: str, *arguments: str) -> tuple[int, list[dict[str, str]]]:
+        """Exit code and records of `railweld verify` of a stage."""
         sources = ("-i", str(self.lab.inventory))
         run = subprocess.run(
-            [str(BIN / "railweld"), "verify", *sources, "--stage", "cluster", "--json", *arguments],
+            [str(BIN / "railweld"), "verify", *sources, "--stage", stage, "--json", *arguments],
             cwd=REPOSITORY,
             env=environment(),
             capture_output=True,

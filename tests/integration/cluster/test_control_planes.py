@@ -17,7 +17,7 @@ from tests.labs import running_lab, write_inventory
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
 
-OCTET = 22
+OCTET = 26
 PORT = 6443
 ENDPOINT = f"10.213.{OCTET}.1"
 PLANES = {"head1": 10, "head2": 42, "head3": 43}
