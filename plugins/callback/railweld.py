@@ -334,6 +334,8 @@ class CallbackModule(CallbackBase):
             output = str(answer.get(stream) or "").strip()
             if output and (not text or "non-zero return code" in text or "MODULE FAILURE" in text):
                 text += "\n" + "\n".join(output.splitlines()[-8:])
+        if not text and "censored" in answer:
+            return "the answer holds a secret and is not shown (no_log); see the host's own log"
         return text or "no reason given; run again with -vvv"
 
     def _fail(self, host: str, reason: str) -> None:

@@ -20,6 +20,7 @@ CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 #: What kubeadm was doing here when it did not come to its end.
 UNFINISHED = "/var/lib/railweld/kubeadm-unfinished"
 IMAGES_RECORD = "/var/lib/railweld/images.json"
+BRIDGE_CONFIG = "/etc/cni/net.d/10-railweld.conflist"
 #: How long the API server may take to answer one question.
 REQUEST_TIMEOUT = "--request-timeout=10s"
 SYSCTLS = (
@@ -338,11 +339,13 @@ def seconds_left(path):
 
 
 def read_pod_network(node):
-    """Configuration files, plugins and routes of the pod network."""
-    routes = {}
+    """Configuration files, plugins and routes of the pod network, and railweld's own bridge."""
+    routes, links = {}, {}
     for route in node.json("ip", "-json", "-4", "route", "show") or []:
         if route.get("gateway"):
             routes[route["dst"]] = route["gateway"]
+        elif route.get("dev"):
+            links[route["dst"]] = route["dev"]
     plugins = [folder for folder in ("/opt/cni/bin", "/usr/lib/cni") if node.names(folder)]
     files = node.glob("/etc/cni/net.d/*.conf*")
     runtime = read_process(node, "containerd.service")
@@ -351,5 +354,16 @@ def read_pod_network(node):
         # containerd does not notice a file that was moved into its folder.
         "unread": [name for name in files if is_stale(node, runtime, [name])],
         "plugins": {folder: node.names(folder) for folder in plugins},
+        "subnet": read_bridge_subnet(node),
         "routes": routes,
+        "links": links,
     }
+
+
+def read_bridge_subnet(node):
+    """Addresses that pods get by the file of role cni; None without it."""
+    try:
+        plugins = json.loads(node.read(BRIDGE_CONFIG) or "{}").get("plugins", [])
+        return plugins[0]["ipam"]["ranges"][0][0]["subnet"]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None

@@ -40,6 +40,9 @@ class FilterModule:
             "cni_pod_cidr": lambda node, host, cluster: cni.own_cidr(_context(node, host, cluster)),
             "cni_peers": lambda node, host, cluster: cni.peers(_context(node, host, cluster)),
             "cni_stale_routes": stale_routes,
+            "cni_stale_bridges": lambda node, host, cluster: cni.stale_bridges(
+                _context(node, host, cluster)
+            ),
             "cni_service_route": lambda node, host, cluster: cni.service_route(
                 _context(node, host, cluster)
             ),

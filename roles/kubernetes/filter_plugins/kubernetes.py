@@ -51,6 +51,7 @@ class FilterModule:
         """Name to function, as Ansible asks for them."""
         return {
             "kubernetes_init": kubeadm.init,
+            "kubernetes_upload_certificates": kubeadm.upload_certificates,
             "kubernetes_join": kubeadm.join,
             "kubernetes_patch": kubeadm.kubelet_patch,
             "kubernetes_join_secrets": join_secrets,

@@ -90,6 +90,27 @@ def init(
     )
 
 
+def upload_certificates(cluster: Mapping[str, Any]) -> str:
+    """The file with which the first node hands its certificates to the next control-plane node.
+
+    Without one kubeadm asks the internet for a version, and needs a default route.
+    """
+    api = str(cluster["kubeadm_api"])
+    address = cluster["control_plane_addresses"][0]
+    return documents(
+        {
+            "apiVersion": api,
+            "kind": "InitConfiguration",
+            "localAPIEndpoint": {"advertiseAddress": address, "bindPort": 6443},
+        },
+        {
+            "apiVersion": api,
+            "kind": "ClusterConfiguration",
+            "kubernetesVersion": f"v{cluster['version']}",
+        },
+    )
+
+
 def cluster_configuration(
     cluster: Mapping[str, Any], *, etcd_tag: str = "", registry: str = ""
 ) -> dict[str, Any]:

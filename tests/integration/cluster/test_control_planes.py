@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +26,10 @@ NODES = (*PLANES, "gpu1")
 
 
 class Relay:
-    """A TCP load balancer: each connection goes to the next API server that takes it."""
+    """A load balancer: each connection goes to the next API server that says that it is ready.
+
+    One that starts takes connections before it knows who may do what.
+    """
 
     def __init__(self, listen: str, backends: Sequence[str]) -> None:
         self._listen, self._backends, self._turn = listen, list(backends), 0
@@ -39,18 +43,39 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+
+    @staticmethod
+    async def _end() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._turn += 1
         for number in range(len(self._backends)):
             backend = self._backends[(self._turn + number) % len(self._backends)]
             with contextlib.suppress(OSError, TimeoutError):
-                there = await asyncio.wait_for(asyncio.open_connection(backend, PORT), 1)
+                await asyncio.wait_for(_is_ready(backend), 3)
+                there = await asyncio.open_connection(backend, PORT)
                 await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
                 return
         writer.close()
+
+
+async def _is_ready(backend: str) -> None:
+    """Return when an API server says so; raise ConnectionError if it does not."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(backend, PORT, ssl=context)
+    writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+    answer = await reader.readline()
+    writer.close()
+    if b" 200 " not in answer:
+        raise ConnectionError(answer)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

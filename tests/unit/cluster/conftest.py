@@ -149,6 +149,8 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
             "pod_network": {
                 "files": ["/etc/cni/net.d/10-railweld.conflist"],
                 "unread": [],
+                "subnet": SEEN["nodes"][host["name"]]["pod_cidr"],
+                "links": {SEEN["nodes"][host["name"]]["pod_cidr"]: "cni0", "10.0.0.0/24": "eth0"},
                 "routes": {
                     each["pod_cidr"]: each["address"]
                     for name, each in SEEN["nodes"].items()

@@ -110,6 +110,21 @@ def test_converged_member_has_no_finding(member: BuildMember, name: str) -> None
         ),
         ("node.cluster.node.ready", False, "cni", "cni.ready", "expected Ready"),
         ("node.cluster.pod_network.files", [], "cni", "cni.config", "absent"),
+        # A node that joined again has another part of the addresses.
+        (
+            "node.cluster.pod_network.subnet",
+            "10.244.9.0/24",
+            "cni",
+            "cni.config",
+            "addresses of 10.244.9.0/24",
+        ),
+        (
+            "node.cluster.pod_network.links",
+            {"10.244.9.0/24": "cni0", "10.0.0.0/24": "eth0"},
+            "cni",
+            "cni.bridge",
+            "cni0",
+        ),
         (
             "node.cluster.pod_network.unread",
             ["/etc/cni/net.d/10-railweld.conflist"],

@@ -70,6 +70,12 @@ def test_control_plane_node_joins_with_the_certificates_key(cluster: Any) -> Non
     assert found["controlPlane"]["certificateKey"] == "k"
 
 
+def test_certificates_are_handed_on_without_a_question_to_the_internet(cluster: Any) -> None:
+    first, shared = yaml.safe_load_all(kubeadm.upload_certificates(cluster("head1")))
+    assert first["localAPIEndpoint"]["advertiseAddress"] == cluster("head1")["host"]["address"]
+    assert shared["kubernetesVersion"] == f"v{cluster('head1')['version']}"
+
+
 def test_untainted_control_plane_says_so_explicitly(cluster: Any) -> None:
     found = next(yaml.safe_load_all(kubeadm.init(cluster("head1"), control_plane_taint=False)))
     assert found["nodeRegistration"]["taints"] == []

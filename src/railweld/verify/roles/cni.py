@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
@@ -84,6 +85,24 @@ def own_cidr(ctx: Context) -> str | None:
     return own or (ctx.member("seen.nodes", {}).get(ctx.name) or {}).get("pod_cidr")
 
 
+def stale_bridges(ctx: Context) -> list[str]:
+    """Interfaces of this node that are in the pods' addresses and not in its own part of them.
+
+    A node that joins again gets another part. The plugin refuses to use a bridge that has kept the
+    old one, and pods with old addresses get no answers.
+    """
+    pods = ipaddress.ip_network(ctx.member("pod_cidr"))
+    own = own_cidr(ctx)
+    found = set()
+    for text, device in ctx.seen("cluster.pod_network.links", {}).items():
+        if text in ("default", own) or own is None:
+            continue
+        network = ipaddress.ip_network(text)
+        if network.version == pods.version and network.subnet_of(pods):
+            found.add(str(device))
+    return sorted(found)
+
+
 def peers(ctx: Context) -> dict[str, str]:
     """Addresses of the other nodes' pods, and which node each is behind."""
     return {
@@ -119,14 +138,25 @@ def has_service_route(ctx: Context) -> bool:
 
 
 def _bridge(ctx: Context) -> Iterator[Check]:
+    subnet, own = ctx.seen("cluster.pod_network.subnet"), own_cidr(ctx)
     there = CONFIG in ctx.seen("cluster.pod_network.files", [])
     yield ctx.judge(
         "cni.config",
-        ok=there,
+        ok=there and subnet == own,
         ran=f"cat {CONFIG}",
-        found="there" if there else "absent",
-        expected="the bridge of this node's pods",
+        found=f"addresses of {subnet or 'no subnet'}" if there else "absent",
+        expected=f"the bridge of this node's pods, with addresses of {own}",
         fix=f"{_AGAIN} on this host",
+        layer="cluster",
+    )
+    stale = stale_bridges(ctx)
+    yield ctx.judge(
+        "cni.bridge",
+        ok=not stale,
+        ran="ip route",
+        found=f"{', '.join(stale)} with addresses of another node's pods" if stale else "no other",
+        expected=f"no bridge with pods' addresses outside of {own}",
+        fix=f"{_AGAIN} on this host; pods that are on it have to be made anew",
         layer="cluster",
     )
     unread = CONFIG in ctx.seen("cluster.pod_network.unread", [])
