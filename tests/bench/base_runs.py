@@ -31,7 +31,7 @@ SIZES = (1, 4, 8, 16, 64)
 #: comes and goes.
 TURNS = 3
 #: Up to how many nodes the first run is measured on every node.
-FIRST_RUN_MAX = 16
+FIRST_RUN_MAX = 8
 #: What makes one lab node different from the next; a copy of a disk leaves it out.
 IDENTITY = (
     *("etc/machine-id", "var/lib/dbus/machine-id", "etc/hostname", "etc/railweld-lab"),
