@@ -157,12 +157,14 @@ class Cluster:
         return found["spec"]["nodeName"], output
 
 
-def eventually(look: Callable[[], Any], accept: Callable[[Any], bool]) -> Any:
+def eventually(
+    look: Callable[[], Any], accept: Callable[[Any], bool], *, seconds: float = PATIENCE_S
+) -> Any:
     """Look until the answer is accepted; the last answer in the failure."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + seconds
     found = look()
     while not accept(found):
-        assert time.monotonic() < deadline, f"still {found!r} after {PATIENCE_S} s"
+        assert time.monotonic() < deadline, f"still {found!r} after {seconds:.0f} s"
         time.sleep(0.5)
         found = look()
     return found
