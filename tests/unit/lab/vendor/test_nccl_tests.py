@@ -80,6 +80,12 @@ def test_a_run_inside_the_node_reaches_its_share_of_nvlink(ask: Any) -> None:
     assert result.wrong == 0
 
 
+def test_mpirun_on_one_node_has_a_rank_per_process(ask: Any) -> None:
+    result = ask("-g", "1", nodes=("gpu1",))
+    assert (len(result.ranks), result.hosts) == (8, ("gpu1",))
+    assert result.largest.out_of_place.busbw == pytest.approx(12 * 25 * 0.78, rel=0.01)
+
+
 def test_nodes_reach_their_share_of_the_rails_until_a_link_is_planted_or_lost(
     ask: Any, gpu1: Any
 ) -> None:

@@ -69,7 +69,7 @@ def _run(argv: list[str], version: str, library: str, machine: Machine) -> None:
             "'no CUDA-capable device is detected'"
         )
     hosts = _hosts(machine)
-    ranks = per_process if len(hosts) < 2 else sum(count for _, count in hosts) * per_process
+    ranks = per_process * (sum(count for _, count in hosts) or 1)
     wanted = per_process * (hosts[0][1] if hosts else 1)
     if wanted > len(here):
         raise UsageError(
@@ -143,7 +143,7 @@ def _port_rate(hca: dict[str, Any], machine: Machine) -> float:
 
 
 def _hosts(machine: Machine) -> list[tuple[str, int]]:
-    """Nodes and processes as mpirun was told; a node alone counts as none was named."""
+    """Nodes and processes as mpirun was told; none for a run without it."""
     names = {each["address"]: name for name, each in machine.load(FABRIC).items()}
     found = []
     for word in os.environ.get(FROM_MPIRUN, "").split(","):
