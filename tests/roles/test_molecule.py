@@ -33,7 +33,7 @@ ELSEWHERE = {
 
 
 #: Default scenarios that have not passed through molecule yet: no part of the gate until they have.
-NOT_IN_GATE = {"nccl_tests", "containerd", "kubernetes", "cni"}
+NOT_IN_GATE = {"containerd", "kubernetes", "cni"}
 
 
 def gated(role: str) -> ParameterSet:
