@@ -47,7 +47,11 @@ class Site:
         """Submit a script; the job's number."""
         quoted = script.replace("'", "'\\''")
         self.alice(f"printf %s '{quoted}' > job.slurm")
-        return int(self.alice(f"sbatch --parsable {' '.join(options)} job.slurm"))
+        answer = self.alice(f"sbatch --parsable {' '.join(options)} job.slurm")
+        # The hook may have a note beside it.
+        found = re.search(r"^\d+$", answer, re.MULTILINE)
+        assert found, answer
+        return int(found[0])
 
     def job(self, number: int) -> dict[str, str]:
         """What Slurm says of a job."""

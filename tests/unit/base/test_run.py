@@ -282,3 +282,23 @@ def test_a_build_of_nccl_tests_that_fails_or_does_not_end_is_told(
     assert "Fix: what was in place before stays" in reason
     # The next kind is not built after one that failed.
     assert not second.exists()
+
+
+@pytest.mark.parametrize("playbook", ["deploy-base", "deploy-cluster", "deploy-slurm"])
+def test_inventory_that_is_not_there_is_an_error(
+    playbook: str, tmp_path: Path, repository_root: Path
+) -> None:
+    """Ansible alone warns, finds no host and ends with 0."""
+    run = subprocess.run(
+        [
+            *(str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(tmp_path / "typo")),
+            f"playbooks/{playbook}.yml",
+        ],
+        cwd=repository_root,
+        env={**os.environ, "ANSIBLE_CONFIG": str(repository_root / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert f"Completely failed to parse inventory source {tmp_path / 'typo'}" in run.stderr
