@@ -91,16 +91,18 @@ def stale_bridges(ctx: Context) -> list[str]:
     A node that joins again gets another part. The plugin refuses to use a bridge that has kept the
     old one, and pods with old addresses get no answers.
     """
-    pods = ipaddress.ip_network(ctx.member("pod_cidr"))
     own = own_cidr(ctx)
-    found = set()
-    for text, device in ctx.seen("cluster.pod_network.links", {}).items():
-        if text in ("default", own) or own is None:
-            continue
-        network = ipaddress.ip_network(text)
-        if network.version == pods.version and network.subnet_of(pods):
-            found.add(str(device))
-    return sorted(found)
+    if own is None:
+        return []
+    # The routes that were read are those of IPv4.
+    pods = ipaddress.IPv4Network(ctx.member("pod_cidr"))
+    return sorted(
+        {
+            str(device)
+            for text, device in ctx.seen("cluster.pod_network.links", {}).items()
+            if text not in ("default", own) and ipaddress.IPv4Network(text).subnet_of(pods)
+        }
+    )
 
 
 def peers(ctx: Context) -> dict[str, str]:
