@@ -16,7 +16,7 @@ setup: ## apt packages and the locked virtual environment
 	@scripts/setup
 
 .PHONY: demo
-demo: setup ## lab up, base, fabric and (with Go) cluster on real SSH nodes, and what was proved
+demo: setup ## railweld up on lab nodes, with Go to the cluster and its jobs; again, and what was proved
 	@scripts/demo
 
 .PHONY: test

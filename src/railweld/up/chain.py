@@ -126,7 +126,7 @@ def _stack(context: Context) -> list[Command]:
     return [
         context.pulumi("stack", "select", "--create", name),
         context.pulumi("config", "set", "--stack", name, "railweld:site", inventory),
-        context.pulumi("up", "--stack", name, "--yes", "--skip-preview"),
+        context.pulumi("up", "--stack", name, "--yes", "--skip-preview", "--suppress-progress"),
         context.railweld("verify", "--stage", "cluster", "--wait", _WAIT_S),
     ]
 
