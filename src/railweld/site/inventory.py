@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,8 @@ EXTRA_VARS: Final = "-e (extra variables)"
 _JINJA = ("{{", "{%", "{#")
 _ORIGIN = re.compile(r"Origin: (/.*?(?::\d+)?)(?::\d+)?$", re.MULTILINE)
 _FAILED = re.compile(r"Failed to parse inventory with '(?:[a-z_]+\.)*(?P<plugin>[a-z_]+)' plugin")
+#: Ansible's setting, an attribute that it makes when it reads its configuration.
+_STOP_AT_FIRST: Final = "INVENTORY_ANY_UNPARSED_IS_FAILED"
 _MISSING: Final = object()
 _LOOKUPS: Final = frozenset({"lookup", "query", "q"})
 #: These read what their arguments say and nothing of the host.
@@ -294,7 +297,7 @@ def load_inventory(
         if locked:
             raise SiteError(locked)
     try:
-        with DeferredWarningContext(variables={}) as context:
+        with DeferredWarningContext(variables={}) as context, _every_source_is_tried():
             manager = InventoryManager(loader, paths)
             raw = _read(loader, manager, paths, _tag_extra_vars(extra_vars or {}))
     except AnsibleError as error:
@@ -306,6 +309,20 @@ def load_inventory(
         raise SiteError([_empty(paths)])
     raw.problems = tuple(problems)
     return raw
+
+
+@contextmanager
+def _every_source_is_tried() -> Iterator[None]:
+    """Have Ansible warn of a source that it cannot read: each becomes a finding, with its reason.
+
+    The repository's ansible.cfg lets playbooks stop at the first, with no reason in the error.
+    """
+    before = getattr(constants, _STOP_AT_FIRST)
+    setattr(constants, _STOP_AT_FIRST, False)
+    try:
+        yield
+    finally:
+        setattr(constants, _STOP_AT_FIRST, before)
 
 
 def inventory_from_task_vars(task_vars: Mapping[str, Any]) -> RawInventory:
