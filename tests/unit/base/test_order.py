@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -90,3 +92,32 @@ def test_no_list_loses_its_order() -> None:
         if filters.search(line)
     ]
     assert found == [], "use select('in', …) or reject('in', …)"
+
+
+def tasks_of(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every task, also those within blocks."""
+    for task in tasks:
+        yield task
+        for part in ("block", "rescue", "always"):
+            yield from tasks_of(task.get(part) or [])
+
+
+def test_no_block_asks_again_for_what_its_tasks_change() -> None:
+    """A block's condition is evaluated at each task: after a new observation it may not hold.
+
+    So an upgraded node was never returned to service. An included file asks once.
+    """
+    found = []
+    for path in sorted((REPOSITORY / "roles").glob("*/tasks/*.yml")):
+        for task in tasks_of(yaml.safe_load(path.read_text()) or []):
+            if "block" not in task or "railweld_node" not in str(task.get("when", "")):
+                continue
+            inner = [
+                each
+                for part in ("block", "rescue", "always")
+                for each in tasks_of(task.get(part) or [])
+            ]
+            probes = [place for place, each in enumerate(inner) if "railweld_probe" in each]
+            if probes and probes[0] < len(inner) - 1:
+                found.append(f"{path.relative_to(REPOSITORY)}: {task.get('name')}")
+    assert found == []
