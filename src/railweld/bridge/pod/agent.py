@@ -573,6 +573,7 @@ def empty(folder: Path) -> None:
         for entry in list(os.scandir(folder)):
             with contextlib.suppress(OSError, RecursionError):
                 if entry.is_dir(follow_symlinks=False):
+                    # ignore_errors: the node removes what cannot be removed here.
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     Path(entry.path).unlink()
