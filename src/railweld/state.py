@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +49,21 @@ def one_at_a_time(site: str, what: str) -> Iterator[None]:
         stream.truncate(0)
         stream.write(f"{os.getpid()}\n")
         stream.flush()
+        yield
+
+
+@contextmanager
+def held(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a lock file, after whoever has it now; `waiting` is called once if somebody has.
+
+    The lock goes with the process, however it ends.
+    """
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -2,8 +2,8 @@
 
 Wall times and CPU seconds depend on the machine; the ratio to the no-op playbook of the same run
 and the remote operations per node do not. Above FIRST_RUN_MAX nodes only the second run is of
-interest: one node is taken to the base, the others get a copy of its disk, and a run of all of them
-settles what differs from node to node (rail addresses, names).
+interest: one node is taken to the base, the others get a copy of its disk and records of their own,
+and a run of all of them settles what differs from node to node (rail addresses, names).
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ FIRST_RUN_MAX = 8
 IDENTITY = (
     *("etc/machine-id", "var/lib/dbus/machine-id", "etc/hostname", "etc/railweld-lab"),
     *("etc/ssh/ssh_host_*", "var/lib/railweld-lab/profile.json"),
+    "etc/systemd/network/05-railweld-*",
 )
+#: Roles whose result is another on each node; they run on the copies.
+SETTLED_BY_A_RUN = ("rail_network",)
 REMOTE_OPERATION = re.compile(r"^<(?P<address>[\d.]+)> SSH: EXEC ", re.MULTILINE)
 
 
@@ -93,6 +96,40 @@ def noop_playbook(folder: Path) -> Path:
     return path
 
 
+def records_playbook(folder: Path) -> Path:
+    """A playbook that gives a copied node the records that the roles would have written on it.
+
+    The description of a node is a part of what its roles ran with, so copied records say another
+    node's. What is on the node is observed by the runs that follow, as ever.
+    """
+    path = folder / "records.yml"
+    copied = "railweld_node.records.values() | rejectattr('role', 'in', here) | list"
+    path.write_text(
+        yaml.safe_dump(
+            [
+                {
+                    "hosts": "gpu_nodes",
+                    "gather_facts": False,
+                    "vars": {"here": list(SETTLED_BY_A_RUN)},
+                    "tasks": [
+                        {"import_role": {"name": "observe"}},
+                        {
+                            "name": "Record what the copied disk holds",
+                            "railweld_record": {
+                                "role": "{{ item.role }}",
+                                "files": "{{ item.files.keys() | list }}",
+                            },
+                            "loop": f"{{{{ {copied} }}}}",
+                            "loop_control": {"label": "{{ item.role }}"},
+                        },
+                    ],
+                }
+            ]
+        )
+    )
+    return path
+
+
 def second_run(inventory: Path, noop: Path) -> str:
     """Measure the second run beside the no-op tasks, in turns; a row with the medians."""
     nodes = inventory.name.removeprefix("bench")
@@ -131,6 +168,7 @@ def copied_nodes(inventory: Path) -> None:
         copy_disk(source, node)
     for node in (source, *others):
         node.start()
+    measure(inventory, playbook=str(records_playbook(inventory.parent)))
     settled = measure(inventory)
     changed = max(settled.run.changed().values())
     print(f"{len(others)} copies settled in {settled.wall_s:.0f} s, changed {changed}", flush=True)

@@ -6,12 +6,13 @@ import fnmatch
 import gzip
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from railweld.lab.process import LabError, run
-from railweld.state import cache_dir
+from railweld.state import cache_dir, held
 
 KEY_NAME = "railweld lab mirror"
 #: Build date of everything in the lab, so that the same input gives the same bytes.
@@ -96,20 +97,20 @@ class SigningKey:
         )
 
     def _gpg(self, *arguments: str) -> str:
-        return run(["gpg", "--homedir", str(self.home), "--batch", *arguments]).stdout
+        with _gnupg(self.home) as gpg:
+            return run([*gpg, *arguments]).stdout
 
 
 def signing_key() -> SigningKey:
     """Return the cache's signing key; make it if there is none."""
     home = cache_dir("lab", "gnupg")
     home.chmod(0o700)
-    base = ["gpg", "--homedir", str(home), "--batch"]
-    fingerprint = _fingerprint(home)
-    if fingerprint is None:
-        run([*base, "--passphrase", "", "--quick-gen-key", KEY_NAME, "ed25519", "sign", "never"])
-        fingerprint = _fingerprint(home)
-    # gpg leaves an agent running; nobody needs it between two runs.
-    run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    with _gnupg(home) as gpg:
+        fingerprint = _fingerprint(gpg)
+        if fingerprint is None:
+            new = ["--quick-gen-key", KEY_NAME, "ed25519", "sign", "never"]
+            run([*gpg, "--passphrase", "", *new])
+            fingerprint = _fingerprint(gpg)
     if fingerprint is None:
         raise LabError(
             f"{home}: found no key after gpg --quick-gen-key; remove the folder and retry"
@@ -117,11 +118,21 @@ def signing_key() -> SigningKey:
     return SigningKey(home, fingerprint)
 
 
-def _fingerprint(home: Path) -> str | None:
-    listing = run(
-        ["gpg", "--homedir", str(home), "--batch", "--with-colons", "--list-secret-keys"],
-        check=False,
-    ).stdout
+@contextmanager
+def _gnupg(home: Path) -> Iterator[list[str]]:
+    """The gpg command for this folder, one process at a time, and no agent left behind.
+
+    All labs share the folder's agent. Ended by one while another lists keys, the other finds none.
+    """
+    with held(home.with_suffix(".lock")):
+        try:
+            yield ["gpg", "--homedir", str(home), "--batch"]
+        finally:
+            run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+
+
+def _fingerprint(gpg: Sequence[str]) -> str | None:
+    listing = run([*gpg, "--with-colons", "--list-secret-keys"]).stdout
     return next(
         (line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:")), None
     )

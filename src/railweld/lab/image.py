@@ -6,7 +6,6 @@ the content of `node/`, built anew in a moment whenever a stand-in changes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from railweld.lab import kernel, os_packages
 from railweld.lab.podman import image_exists, podman
 from railweld.lab.process import LabError, Report, remove_tree, run
-from railweld.state import cache_dir
+from railweld.state import cache_dir, held
 
 DEFAULT_DEBIAN = "http://deb.debian.org/debian"
 RECIPE_VERSION = 1
@@ -82,13 +81,8 @@ def digest(text: str | bytes) -> str:
 @contextmanager
 def cache_lock(name: str, report: Report) -> Iterator[None]:
     """One builder at a time; another lab that starts meanwhile waits and then finds the result."""
-    path = cache_dir("lab") / f"{name}.lock"
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(f"another lab is building the {name}, waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    waiting = f"another lab is building the {name}, waiting for it"
+    with held(cache_dir("lab") / f"{name}.lock", lambda: report(waiting)):
         yield
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import fcntl
 import io
 import json
 import os
@@ -14,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from railweld.lab import access, faults, kernel, mirror, switches
@@ -24,6 +22,7 @@ from railweld.lab.plan import LabPlan, NodePlan, plan_lab
 from railweld.lab.podman import podman
 from railweld.lab.process import LabError, Report, Result, raise_limits, require_machine, run
 from railweld.lab.vendor.programs.nccl_tests import FABRIC
+from railweld.state import held
 
 #: How long a node may take from start to a reachable SSH server.
 READY_TIMEOUT_S = 120.0
@@ -423,13 +422,9 @@ class Lab:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """One `up` or `down` of a lab at a time. The kernel drops the lock with the process."""
-        path: Path = access.lab_state_dir(self.plan.site) / "lock"
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._report(f"lab {self.plan.site}: another up or down is at work, waiting for it")
-                fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = f"lab {self.plan.site}: another up or down is at work, waiting for it"
+        path = access.lab_state_dir(self.plan.site) / "lock"
+        with held(path, lambda: self._report(waiting)):
             yield
 
 

@@ -7,7 +7,6 @@ build. On a real site nothing here is used: nodes install the projects' own pack
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from railweld.lab.process import LabError, Report, Result, remove_tree, run
-from railweld.state import cache_dir
+from railweld.state import cache_dir, held
 
 #: Changes when the way of building changes and earlier results must not be used.
 RECIPE: Final = 2
@@ -294,13 +293,8 @@ def _no_go(source: Path) -> str:
 
 @contextmanager
 def _build_lock(report: Report) -> Iterator[None]:
-    path = cache_dir("tools") / "build.lock"
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("tools: another build is under way, waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    waiting = "tools: another build is under way, waiting for it"
+    with held(cache_dir("tools") / "build.lock", lambda: report(waiting)):
         yield
 
 

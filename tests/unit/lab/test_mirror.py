@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,35 @@ def test_files_are_replaced_in_one_step_with_their_mode(tmp_path: Path) -> None:
     assert file.read_text() == "new"
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [file]
+
+
+ONE_LAB = """\
+import sys
+from pathlib import Path
+from railweld.lab.debs import signing_key
+
+folder = Path(sys.argv[1])
+folder.mkdir()
+(folder / "Release").write_text("Origin: railweld lab\\n")
+key = signing_key()
+key.sign(folder)
+print(key.fingerprint)
+"""
+
+
+def test_labs_that_start_together_make_one_key_and_sign_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAILWELD_CACHE", str(tmp_path / "cache"))
+    labs = [
+        subprocess.Popen(
+            [sys.executable, "-c", ONE_LAB, str(tmp_path / f"lab{number}")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    answers = [lab.communicate(timeout=120)[0].strip() for lab in labs]
+    assert [lab.returncode for lab in labs] == [0] * len(labs)
+    assert len(set(answers)) == 1
+    assert all((tmp_path / f"lab{number}/InRelease").stat().st_size for number in range(4))
