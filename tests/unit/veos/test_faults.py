@@ -247,6 +247,21 @@ def test_a_link_may_go_down(cli):
     switch.accept(*ROCE)
     switch.device.faults.add("line-down", ports=["Ethernet1/1"])
     assert not switch.device.pfc("Ethernet1/1").active
+    assert "Ethernet1/1" not in {
+        row["port"]
+        for row in json.loads(switch.send("show lldp neighbors | json"))["lldpNeighbors"]
+    }
+
+
+def test_a_link_comes_back_with_the_end_of_its_fault(cli):
+    switch = cli()
+    switch.accept(*ROCE)
+    faults = switch.device.faults
+    faults.replace([{"fault": "line-down", "ports": "Ethernet1/1"}])
+    assert not switch.device.link_up("Ethernet1/1")
+    faults.replace([])
+    assert switch.device.link_up("Ethernet1/1")
+    assert switch.device.pfc("Ethernet1/1").active
 
 
 def test_swapped_cables_are_heard_on_each_other_s_port(cli):

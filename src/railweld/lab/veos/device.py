@@ -242,9 +242,9 @@ class Device:
         return self.neighbours[name]
 
     def link_up(self, name: str) -> bool:
-        """A cabled port that is not shut down."""
+        """A cabled port that is not shut down, and whose cable carries light."""
         shut = self.interface(name).lines.get("shutdown") == "shutdown"
-        return name in self.neighbours and not shut
+        return name in self.neighbours and not shut and not self.faults.covers("line-down", name)
 
     def pfc(self, name: str) -> Pfc:
         """Flow control as the forwarding agent runs it, which is not what is configured."""
@@ -519,6 +519,10 @@ class Device:
             if self._timer is None
             else {"session": self._timer.session, "left_s": self.timer_left},
             "faults": self.faults.names(),
-            "links": {short_name(port): item.device for port, item in self.neighbours.items()},
+            "links": {
+                short_name(port): item.device
+                for port, item in self.neighbours.items()
+                if not self.faults.covers("line-down", port)
+            },
             "log": self.log[-20:],
         }

@@ -115,7 +115,7 @@ CATALOGUE: Final[dict[str, Known]] = {
     "save-fails": Known(Kind.LINE, "saving answers `text`", r"^(copy run|write)", 0),
     # privilege and odds
     "denied": Known(Kind.LINE, "the line is not authorised", "", 0),
-    "line-down": Known(Kind.NOW, "port `ports` loses its link"),
+    "line-down": Known(Kind.HELD, "the `ports` have no link"),
     "cables-swapped": Known(Kind.HELD, "the cables of the two `ports` are swapped"),
     "call": Known(Kind.LINE, "a Python function runs; `when` is before or after"),
 }
@@ -305,9 +305,6 @@ class Faults:
                 device.behaviour.timer_at_top_level = release >= "4.32"
             case "hostname":
                 device.running.lines["hostname"] = f"hostname {name}"
-            case "line-down":
-                for port in fault.ports():
-                    device.neighbours.pop(port, None)
             case _:
                 raise FaultError(f"fault {fault.name}: nothing to do at once")
 
