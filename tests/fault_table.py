@@ -82,7 +82,7 @@ NODES: Final[dict[str, Row]] = {
     ),
     "slow-build": Row(why=_INSTALLATION),
     "slow-link": Row(
-        settings={"peer": "gpu2"}, why="only a measurement sees it: railweld bench --pairs"
+        settings={"peer": "gpu2"}, why="only a measurement sees it: tests/proof/test_wire_speed.py"
     ),
     "slow-unpack": Row(why=_INSTALLATION),
     "ssh-cut": Row(settings={"seconds": 5}, why="sessions break for seconds; that passes"),

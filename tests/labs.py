@@ -164,6 +164,13 @@ def command(
     return run
 
 
+def answer(printed: str) -> dict[str, Any]:
+    """What a command printed as JSON; fails with all of it if that is something else."""
+    assert printed.startswith("{"), printed[-4000:]
+    found: dict[str, Any] = json.loads(printed)
+    return found
+
+
 def play(
     inventory: Path,
     *arguments: str,

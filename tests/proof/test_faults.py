@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from railweld.record import Check
 from tests.fault_table import NODES, SWITCHES, Row, pattern_of
-from tests.labs import TestLab, command
+from tests.labs import TestLab, answer, command
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
 
@@ -29,13 +28,6 @@ def wrong(lab: TestLab) -> list[Check]:
     bad = [check for check in found if check.is_bad]
     assert (run.returncode == 0) is not bool(bad)
     return bad
-
-
-def answer(printed: str) -> dict[str, Any]:
-    """What a command printed as JSON; all that it printed if that is something else."""
-    assert printed.startswith("{"), printed[-4000:]
-    found: dict[str, Any] = json.loads(printed)
-    return found
 
 
 def red(checks: Iterable[Check]) -> Red:
