@@ -17,6 +17,7 @@ from railweld.errors import RailweldError
 from railweld.names import GROUP_SLURM_HEAD, NCCL_TESTS
 from railweld.nodes import Answer
 from railweld.site.model import Site
+from railweld.slurm.model import placement
 
 Launcher = Literal["mpirun", "slurm"]
 #: host → argv, each started on its host; host → answer. A host without an answer ran out of time.
@@ -84,7 +85,8 @@ def plan_nodes(
     """All GPUs of several nodes, a process each, started from the first node or the Slurm head.
 
     Raises:
-        RailweldError: nodes have different numbers of GPUs, no rails, or there is no Slurm head.
+        RailweldError: nodes have different numbers of GPUs, no rails, or Slurm cannot start
+            anything on them.
     """
     counts = {node: _gpus(site, node)[0] for node in nodes}
     if len(set(counts.values())) > 1:
@@ -103,6 +105,7 @@ def plan_nodes(
     environment = _profile(site, nodes)
     if options.launcher == "slurm":
         host = _slurm_head(site)
+        _refuse_virtual(site, nodes)
         start = [
             *("srun", "--job-name=railweld-bench", "--mpi=pmix", "--exclusive", "--label"),
             f"--nodes={len(nodes)}",
@@ -205,6 +208,17 @@ def _slurm_head(site: Site) -> str:
             "runs through Slurm. Fix: --launcher mpirun"
         )
     return heads[0]
+
+
+def _refuse_virtual(site: Site, nodes: Sequence[str]) -> None:
+    """Processes of a step would start on the head, where the slurmd of such a node runs."""
+    virtual = [node for node in nodes if placement(site, site.host(node)) == "virtual"]
+    if virtual:
+        named = f"{', '.join(virtual[:3])}{', ...' if len(virtual) > 3 else ''}"
+        raise RailweldError(
+            f"{named}: found nodes whose jobs are pods, expected a slurmd on each to start "
+            "processes through Slurm (see: docs/slurm.md). Fix: --launcher mpirun"
+        )
 
 
 def _gated(limit: Limit, options: Options) -> Limit:

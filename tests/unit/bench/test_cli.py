@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+
+from railweld.site import load_site
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = ROOT / "tests" / "fixtures" / "nccl_tests"
@@ -60,6 +63,44 @@ def test_a_fast_node_passes_and_its_figures_are_kept(
     kept = next(tmp_path.rglob("bench-baseline.json")).read_text()
     assert json.loads(kept)["runs"]["gpu01"]["busbw"] == 312.45
     assert "hunter2" not in kept + done.stdout
+
+
+def test_every_pair_is_measured_and_the_slow_link_is_named(tmp_path: Path) -> None:
+    """mpirun is a program that prints what nccl-tests prints; one pair of nodes gets little."""
+    site = load_site([str(ROOT / "inventories" / "example-a100")])
+    one, two = (f"{site.host(name).address}:8" for name in ("gpu01", "gpu03"))
+    started = tmp_path / "started"
+    program = tmp_path / "bin" / "mpirun"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {started}\n'
+        f"case \"$*\" in *' {one},{two} '*|*' {two},{one} '*) "
+        f"sed 's/ 312.45/  31.24/g' {FIXTURES}/h200x2-2.19.6.txt ;; *) {PRINT} ;; esac\n"
+    )
+    program.chmod(0o755)
+    done = subprocess.run(
+        [
+            *(RAILWELD, "bench", "-i", ROOT / "inventories" / "example-a100"),
+            *("-e", "ansible_connection=local"),
+            *("-e", f"ansible_python_interpreter={sys.executable}"),
+            *("--pairs", "--nodes", "gpu01,gpu02,gpu03", "--max-bytes", "512M", "--json"),
+        ],
+        cwd=ROOT,
+        env={"PATH": f"{program.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert {frozenset(run["nodes"]) for run in found["runs"]} == {
+        frozenset(pair) for pair in combinations(("gpu01", "gpu02", "gpu03"), 2)
+    }
+    assert found["slow_nodes"] == []
+    assert [set(pair) for pair in found["slow_links"]] == [{"gpu01", "gpu03"}]
+    lines = started.read_text().splitlines()
+    assert len(lines) == 3
+    assert all("-np 16" in line and "-x NCCL_IB_TC=" in line for line in lines)
 
 
 def test_a_slow_node_fails_with_what_was_needed(
