@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,21 @@ from railweld.verify.stages import Table
 ORDER: Final = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.SKIPPED, Status.PASS)
 #: The same for the state of a thing: one pass says more than something that was not looked at.
 ORDER_OF_STATE: Final = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIPPED)
+#: Component → the checks that read its version on a machine.
+_READ: Final = {
+    "driver": ("nvidia_driver.loaded", "nvidia_driver.on_disk", "nvidia_driver.package.*"),
+    "fabric_manager": ("fabric_manager.version", "fabric_manager.package.*"),
+    "cuda": ("cuda.nvcc", "cuda.package.*"),
+    "nccl": ("nccl.library", "nccl.header", "nccl.package.*"),
+    "doca": ("rdma.ofed",),
+    "rdma": ("rdma.package.*",),
+    "container_toolkit": ("containerd.package.*nvidia-container*",),
+    "kubernetes": ("kubernetes.package.*", "kubernetes.version"),
+    "containerd": ("containerd.package.containerd*", "containerd.package.runc"),
+    "slurm": ("slurm.package.*",),
+}
+#: What switches have instead of packages.
+_LINES: Final = ("switch configuration", "as described", ("fabric.config",))
 #: Instead of a port: the machine with all of them.
 _ALL: Final = "*"
 
@@ -32,6 +48,23 @@ class Link:
     ports: tuple[str, str]
     rail: int | None
     state: Status
+
+
+@dataclass(frozen=True)
+class Version:
+    """What is described of a component, and what machines have.
+
+    Attributes:
+        name: the component.
+        described: its version.
+        same: how many machines have it as described.
+        drift: machine → what it has instead, or why that is not known.
+    """
+
+    name: str
+    described: str
+    same: int
+    drift: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -85,10 +118,24 @@ class Data:
         return found
 
     @property
-    def versions(self) -> dict[str, str]:
-        """Described version of each component."""
+    def versions(self) -> list[Version]:
+        """Each component as described, beside the machines that have something else."""
+        by_id: dict[str, list[Check]] = {}
+        for check in self.checks:
+            by_id.setdefault(check.id, []).append(check)
         components = self.site.versions.versions.components()
-        return {name: component.version for name, component in components.items()}
+        rows = [(name, each.version, _READ.get(name, ())) for name, each in components.items()]
+        if _LINES[2][0] in by_id:
+            rows.append(_LINES)
+        return [
+            _version(name, described, [
+                check
+                for id_, checks in by_id.items()
+                if any(fnmatchcase(id_, pattern) for pattern in patterns)
+                for check in checks
+            ])
+            for name, described, patterns in rows
+        ]  # fmt: skip
 
     @property
     def findings(self) -> list[Check]:
@@ -104,6 +151,18 @@ class Data:
         return {
             str(status): sum(check.status is status for check in self.checks) for status in ORDER
         }
+
+
+def _version(name: str, described: str, checks: Iterable[Check]) -> Version:
+    drift: dict[str, list[str]] = {}
+    machines = set()
+    for check in checks:
+        machine = check.place[0]
+        machines.add(machine)
+        if check.is_bad:
+            drift.setdefault(machine, []).append(check.found)
+    told = {machine: "; ".join(dict.fromkeys(found)) for machine, found in sorted(drift.items())}
+    return Version(name, described, len(machines) - len(told), told)
 
 
 def read_bench(path: Path, site: Site) -> Measurement:

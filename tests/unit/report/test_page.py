@@ -94,6 +94,44 @@ def test_names_of_nodes_cannot_end_the_script_of_a_drawing(site: Site) -> None:
     assert "</script><b>x" not in render(data(site, runs=[run([evil, "gpu02"], 42.0)]))
 
 
+def version(target: str, id_: str, found: str, status: Status = Status.PASS) -> Check:
+    return Check(
+        id=id_, layer="host", target=target, status=status, ran="dpkg", found=found, expected="",
+    )  # fmt: skip
+
+
+def test_machines_with_another_version_stand_beside_the_described_one(site: Site) -> None:
+    found = data(
+        site,
+        version("gpu01", "nccl.library", "NCCL 2.14.3"),
+        version("gpu01", "nccl.package.libnccl2", "libnccl2 2.14.3"),
+        version("gpu02", "nccl.library", "NCCL 2.18.1", Status.FAIL),
+        version("gpu02", "nccl.package.libnccl2", "libnccl2 2.18.1", Status.FAIL),
+        version("leaf1", "fabric.config", "2 lines <differ>", Status.FAIL),
+        version("leaf1 Ethernet1/1", "fabric.config", "no difference"),
+        version("leaf2", "fabric.config", "no difference"),
+    )
+    rows = {row.name: row for row in found.versions}
+    assert list(rows) == [*site.versions.versions.components(), "switch configuration"]
+    assert (rows["nccl"].same, rows["nccl"].drift) == (
+        1, {"gpu02": "NCCL 2.18.1; libnccl2 2.18.1"},
+    )  # fmt: skip
+    assert (rows["driver"].same, rows["driver"].drift) == (0, {})
+    lines = rows["switch configuration"]
+    assert (lines.same, lines.drift) == (1, {"leaf1": "2 lines <differ>"})
+    (section,) = re.findall(r'<section id="versions">.*?</section>', render(found), re.DOTALL)
+    words = " ".join(re.sub(r"<[^>]+>", " ", section).split())
+    described = site.versions.component("nccl").version
+    assert f"nccl {described} 1 gpu02: NCCL 2.18.1; libnccl2 2.18.1" in words
+    assert "leaf1: 2 lines &lt;differ&gt;" in words
+
+
+def test_a_long_list_of_drift_is_cut_and_counted(site: Site) -> None:
+    checks = [version(f"gpu{n:02}", "nccl.library", "old", Status.FAIL) for n in range(25)]
+    assert render(data(site, *checks)).count(": old<br>") == 20
+    assert "and 5 more" in render(data(site, *checks))
+
+
 def test_nothing_found_is_said(site: Site) -> None:
     text = render(data(site, record("gpu01", Status.PASS)))
     assert "everything that was looked at is as described" in text
