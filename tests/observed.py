@@ -31,6 +31,7 @@ def healthy(fact: Mapping[str, Any], name: str) -> dict[str, Any]:
             "headers_installed": True, "headers_package": f"linux-headers-{_KERNEL}",
             "secure_boot": "off", "secure_boot_keys": None, "p2pdma": True, "cgroup": "cgroup2fs",
             "cmdline": ["quiet", "iommu=pt"],
+            "huge_pages": {"reserved": {"2048": 0, "1048576": 0}, "transparent": "madvise"},
         },
         "packages": {
             # What the set leaves to the distribution has no version in it; 50 is new enough.
@@ -112,6 +113,7 @@ def _gpus(host: Mapping[str, Any]) -> dict[str, Any]:
             "gpus": {
                 f"0000:{index:02x}:00.0": {
                     "name": gpu["model"], "vbios": "92.00.36.00.01", "recovery_action": "None",
+                    "memory_mib": 81920, "bar1_mib": 131072,
                     "uncorrected": 0, "remap_failure": False, "remap_pending": False,
                     "pages_pending": False, "pcie_width": 16, "pcie_width_max": 16,
                     "pcie_gen": 4, "pcie_gen_max": 4,

@@ -56,6 +56,8 @@ def _gpu(gpu):
     return {
         "name": re.sub(r"^NVIDIA ", "", _text(gpu, "product_name") or ""),
         "vbios": _text(gpu, "vbios_version"),
+        "memory_mib": _number(gpu, "fb_memory_usage/total"),
+        "bar1_mib": _number(gpu, "bar1_memory_usage/total"),
         "recovery_action": _text(gpu, "gpu_recovery_action"),
         "uncorrected": _uncorrected(ecc, "volatile"),
         "uncorrected_ever": _uncorrected(ecc, "aggregate"),

@@ -373,6 +373,19 @@ def cgroup_version(node):
     return "hybrid" if node.exists("/sys/fs/cgroup/unified/cgroup.controllers") else "v1"
 
 
+def huge_pages(node):
+    """Pages of each size that are reserved, by size in KiB; and when the kernel makes its own."""
+    found = {}
+    for name in node.names("/sys/kernel/mm/hugepages"):
+        size = re.match(r"hugepages-(\d+)kB$", name)
+        count = _int(node.read(f"/sys/kernel/mm/hugepages/{name}/nr_hugepages"))
+        if size and count is not None:
+            found[size.group(1)] = count
+    modes = node.read("/sys/kernel/mm/transparent_hugepage/enabled") or ""
+    chosen = re.search(r"\[(\w+)\]", modes)
+    return {"reserved": found, "transparent": chosen.group(1) if chosen else None}
+
+
 def boot_identity(node):
     """A text that changes with every boot, in containers too, which share the kernel's boot id."""
     init = (node.read("/proc/1/stat") or "").rpartition(")")[2].split()
@@ -405,6 +418,7 @@ def read_kernel(node, packages):
         "p2pdma": kernel_option(node, "CONFIG_PCI_P2PDMA"),
         "secure_boot_keys": secure_boot_keys(node) if state == "on" else None,
         "cgroup": cgroup_version(node),
+        "huge_pages": huge_pages(node),
         "boot_time": boot_time,
         "boot": boot_identity(node),
     }

@@ -18,7 +18,7 @@ from railweld.doctor.diagnosis import Doctor
 from railweld.lab.faults import FAULTS
 from railweld.lab.veos import CATALOGUE
 from railweld.nodes import Answer
-from railweld.record import Check
+from railweld.record import Check, Status
 from railweld.site import Site, load_site
 from railweld.verify import stages
 from railweld.verify.stages import OBSERVE, Request
@@ -59,6 +59,18 @@ def test_nodes_as_described_pass_everything(inventory: str) -> None:
     found = looked_at(load_site([inventory]), "", None)
     assert len(found) > 100
     assert [check.sentence() for check in found if check.status != "pass"] == []
+
+
+@pytest.mark.parametrize("inventory", INVENTORIES)
+def test_every_record_says_all_that_an_operator_needs(inventory: str) -> None:
+    site = load_site([inventory])
+    gpu1 = next(name for name, host in site.hosts.items() if host.gpu)
+    looks = [looked_at(site, gpu1, change) for change in (None, *CHANGES.values())]
+    for check in (check for look in looks for check in look):
+        told = (check.layer, check.target, check.ran, check.found, check.expected, check.ref)
+        assert all(told), check
+        assert check.fix or check.status is Status.PASS, check
+        assert Path(check.ref).is_file(), check
 
 
 def test_every_fault_of_a_node_has_a_row() -> None:

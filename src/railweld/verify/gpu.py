@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from railweld.gpus import APPLICATION_XIDS, nvlink
+from railweld.gpus import APPLICATION_XIDS, architecture, nvlink
 from railweld.record import Check
 from railweld.verify import hosts
 from railweld.verify.context import Context
@@ -54,6 +54,7 @@ def health(ctx: Context) -> Iterator[Check]:
     for address, gpu in gpus.items():
         yield from _memory(ctx, address, gpu)
         yield from _pcie(ctx, address, gpu)
+        yield from _bar(ctx, address, gpu)
     yield from _nvlinks(ctx)
     yield from _near_nics(ctx)
     yield from _kernel_log(ctx)
@@ -121,6 +122,25 @@ def _pcie(ctx: Context, address: str, gpu: Mapping[str, Any]) -> Iterator[Check]
             found=f"PCIe generation {generation}",
             expected=f"generation {best} under load",
             fix="look again while a job runs; if it stays, check the riser and the BIOS",
+            layer=_LAYER,
+        )
+
+
+def _bar(ctx: Context, address: str, gpu: Mapping[str, Any]) -> Iterator[Check]:
+    """An adapter reaches GPU memory through BAR1. Models that we do not know may have a small one.
+
+    Every model that is known shows all of its memory there, unless the firmware found no room.
+    """
+    window, memory = gpu.get("bar1_mib"), gpu.get("memory_mib")
+    if window and memory and architecture(str(gpu.get("name", ""))):
+        yield ctx.judge(
+            f"gpu.bar.{address}",
+            ok=window >= memory,
+            ran="nvidia-smi -q -d MEMORY; lspci -vv -s ADDRESS",
+            found=f"a BAR1 of {window} MiB",
+            expected=f"one for all of the GPU's memory, {memory} MiB",
+            fix="switch on Above 4G Decoding in the firmware's setup, then power-cycle the node; "
+            "on a virtual machine give it a larger MMIO window",
             layer=_LAYER,
         )
 

@@ -10,7 +10,7 @@ from railweld.base.order import host_roles
 from railweld.record import Check, Status
 from railweld.verify import registry
 from railweld.verify.context import Context
-from railweld.verify.stages import Request
+from railweld.verify.stages import PAGE, Request
 
 #: Id of the record about a host of which there is no observation, whichever stage looked.
 REACHED: Final = "node.reached"
@@ -47,6 +47,7 @@ def not_reached(name: str, reason: str) -> Check:
         found=reason,
         expected="an answer",
         fix=f"ssh to {name} with the inventory's user and key; see its console if not",
+        ref=PAGE,
     )
 
 

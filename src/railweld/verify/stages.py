@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any, Final
 
 from railweld.access import Access
 from railweld.names import GROUP_CONTROL_PLANE, GROUP_SLURM_HEAD
 from railweld.nodes import Answer, ask
-from railweld.record import Check
+from railweld.record import Check, Status
 from railweld.site import RawInventory, Site
 from railweld.site.build import require_site
 
@@ -35,6 +35,22 @@ STAGES: Final = {
 }
 #: Stage → what the probe has to read for it beyond what it always reads.
 AREAS: Final = {"gpu": "health", "cluster": "cluster", "slurm": "slurm"}
+#: Area of a check's id → the page about it, for records that name none themselves.
+_PAGES: Final = {
+    **dict.fromkeys(
+        ("chrony", "cuda", "fabric_manager", "lldp", "nccl", "nvidia_driver", "nvme_cache",
+         "package_lock", "preflight", "rail_network", "rdma"),
+        "docs/base.md",
+    ),
+    "bridge": "docs/bridge.md",
+    **dict.fromkeys(("cluster", "cni", "containerd", "job", "kubernetes"), "docs/cluster.md"),
+    "fabric": "docs/fabric.md",
+    "nccl_tests": "docs/bench.md",
+    "slurm": "docs/slurm.md",
+    "stack": "docs/stack.md",
+}  # fmt: skip
+#: The page about everything that a stage looks at by itself.
+PAGE: Final = "docs/verify.md"
 #: Area → the group without which a site has none of it.
 _GROUPS: Final = {"cluster": GROUP_CONTROL_PLANE, "slurm": GROUP_SLURM_HEAD}
 
@@ -132,7 +148,14 @@ def verify(request: Request, stage: str) -> Verified:
     """Look at one stage."""
     module: Any = importlib.import_module(STAGES[stage])
     verified: Verified = module.verify_site(request)
-    return verified
+    return replace(verified, checks=[_with_page(check) for check in verified.checks])
+
+
+def _with_page(check: Check) -> Check:
+    """The record with the page that explains it; of a skipped one the reference is the reason."""
+    if check.ref or check.status is Status.SKIPPED:
+        return check
+    return replace(check, ref=_PAGES.get(check.id.partition(".")[0], PAGE))
 
 
 def records(found: Mapping[str, Verified]) -> list[Check]:

@@ -122,6 +122,16 @@ def test_a_kernel_parameter_that_waits_for_the_boot_asks_for_one(
     assert observe()["reboot"]["reasons"] == []
 
 
+def test_huge_pages_are_read_by_size(
+    machine: Machine, observe: Callable[..., dict[str, Any]]
+) -> None:
+    assert observe()["kernel"]["huge_pages"] == {"reserved": {}, "transparent": None}
+    machine.file("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64\n")
+    machine.file("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    found = observe()["kernel"]["huge_pages"]
+    assert found == {"reserved": {"2048": 64}, "transparent": "madvise"}
+
+
 def test_gpus_are_read_from_a_recorded_answer(probe: ModuleType) -> None:
     line = (
         "0, NVIDIA A100-SXM4-80GB, GPU-1, 00000000:07:00.0, 515.86.01, Enabled, Enabled, Enabled, "

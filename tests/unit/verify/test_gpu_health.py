@@ -75,7 +75,7 @@ def test_a_real_healthy_machine_passes_everything() -> None:
     assert bad(statuses) == {}
     assert {name.rsplit(".", 1)[0] for name in statuses if name != "gpu.xid"} == {
         "gpu.recovery", "gpu.ecc", "gpu.remap_failure", "gpu.remap_pending", "gpu.pcie_width",
-        "gpu.nvlink",
+        "gpu.bar", "gpu.nvlink",
     }  # fmt: skip
 
 
@@ -102,6 +102,7 @@ def test_a_real_healthy_machine_passes_everything() -> None:
             "<current_link_width>8x</current_link_width>",
             "pcie_width",
         ),
+        ("<total>262144 MiB</total>", "<total>256 MiB</total>", "bar"),
         (
             "<gpu_recovery_action>None</gpu_recovery_action>",
             "<gpu_recovery_action>Reset</gpu_recovery_action>",
@@ -115,6 +116,14 @@ def test_one_sick_value_of_one_gpu_turns_its_own_check_red(
     assert old in XML
     statuses = judged(answers(**{"nvidia-smi -q -x": XML.replace(old, new, 1)}))
     assert bad(statuses) == {f"gpu.{failing}.0000:00:06": Status.FAIL}
+
+
+def test_a_small_window_of_an_unknown_model_is_no_fault() -> None:
+    text = XML.replace("<total>262144 MiB</total>", "<total>256 MiB</total>")
+    text = text.replace(">NVIDIA H200</product_name>", ">Tesla T4</product_name>")
+    statuses = judged(answers(**{"nvidia-smi -q -x": text}))
+    assert bad(statuses) == {}
+    assert not any(name.startswith("gpu.bar.") for name in statuses)
 
 
 def test_errors_of_former_boots_are_not_todays() -> None:

@@ -483,6 +483,7 @@ def _xml(smi: Smi) -> None:
             f"<minor_number>{gpu['index']}</minor_number>",
             f"<pci><pci_bus_id>{gpu['bus_id']}</pci_bus_id></pci>",
             f"<fb_memory_usage><total>{gpu['memory_mib']} MiB</total></fb_memory_usage>",
+            f"<bar1_memory_usage><total>{_bar1_mib(gpu)} MiB</total></bar1_memory_usage>",
             f"<ecc_mode><current_ecc>{smi.mode(gpu, 'ecc')}</current_ecc><pending_ecc>{smi.mode(gpu, 'ecc_pending')}</pending_ecc></ecc_mode>",
         ]
         if smi.branch >= 525:
@@ -492,6 +493,11 @@ def _xml(smi: Smi) -> None:
             say(f"\t\t{element}")
         say("\t</gpu>")
     say("</nvidia_smi_log>")
+
+
+def _bar1_mib(gpu: Gpu) -> int:
+    """A window on the bus for all of the memory; its size is a power of two."""
+    return 1 << (int(gpu["memory_mib"]) - 1).bit_length()
 
 
 def _topo(smi: Smi, argv: list[str]) -> int:
