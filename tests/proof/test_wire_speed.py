@@ -1,4 +1,4 @@
-"""`railweld bench` on the lab: what the stand-in reaches passes, and a planted slow link is named."""
+"""`railweld bench` on the lab: what the stand-in reaches passes; a planted slow link is named."""
 
 from __future__ import annotations
 
