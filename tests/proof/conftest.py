@@ -20,6 +20,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLab]:
         command(
             ["railweld", "up", "-i", str(inventory), "--disruptive", "--report", "report.html"],
             cwd=inventory.parent,
-            timeout=1800,
+            timeout=3600,
         )
         yield lab

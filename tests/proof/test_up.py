@@ -23,7 +23,11 @@ def test_the_chain_ends_green_and_its_second_run_changes_nothing(
     journal = site_state_dir("proof") / "journal.jsonl"
     before = len(journal.read_text().splitlines())
     run = command(
-        ["railweld", "up", "-i", str(lab.inventory), "--report", str(report), "--junit", str(junit)]
+        [
+            *("railweld", "up", "-i", str(lab.inventory)),
+            *("--report", str(report), "--junit", str(junit)),
+        ],
+        timeout=1800,
     )
     assert re.search(r"^\d+ hosts: \d+ ok, 0 failed; changed=0;", run.stdout, re.MULTILINE)
     for stage in ("cluster", "stack", "slurm"):
