@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from railweld.stack.images import images_for
@@ -100,17 +100,8 @@ def catalog(site: Site, *, stand_ins: bool = False) -> tuple[Entry, ...]:
     """The images for a site: railweld's own, and with `stand_ins` those of the lab."""
     refs = images_for(site)
     return tuple(
-        Entry(
-            name=each.name,
-            # A digest is of the vendor's image, not of what is built here.
-            ref=refs[each.name].partition("@")[0],
-            programs=each.programs,
-            packages=each.packages,
-            texts=each.texts,
-            scripts=each.scripts,
-            entrypoint=each.entrypoint,
-            stand_in=each.stand_in,
-        )
+        # A digest is of the vendor's image, not of what is built here.
+        replace(each, ref=refs[each.name].partition("@")[0])
         for each in _ENTRIES
         if stand_ins or not each.stand_in
     )

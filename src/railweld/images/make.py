@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from railweld.state import cache_dir
 #: Part of the cache's key: changes when images are made in another way.
 RECIPE: Final = 1
 INDEX: Final = "index.json"
+_LAB: Final = Path(images.__file__).parent
 
 
 def build(entries: Iterable[Entry], report: Report | None = None) -> list[Path]:
@@ -85,10 +85,7 @@ def _archive(entry: Entry, report: Report) -> Path:
         path: tools.ensure(tool, report) / program
         for path, (tool, program) in entry.programs.items()
     }
-    scripts = {
-        path: (resources.files("railweld.lab") / name).read_text()
-        for path, name in entry.scripts.items()
-    }
+    scripts = {path: _LAB / name for path, name in entry.scripts.items()}
     members: Sequence[Any] = ()
     base = ""
     if entry.packages:
@@ -98,7 +95,8 @@ def _archive(entry: Entry, report: Report) -> Path:
         base = root.digest
     recipe = json.dumps(
         [RECIPE, entry.ref, sorted(map(str, programs.values())), base, entry.packages,
-         dict(entry.texts), scripts, entry.entrypoint]
+         dict(entry.texts), {path: file.read_text() for path, file in scripts.items()},
+         entry.entrypoint]
     )  # fmt: skip
     folder = cache_dir("images") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
     path = folder / entry.file
@@ -109,9 +107,8 @@ def _archive(entry: Entry, report: Report) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         image = images.Image(
             ref=entry.ref,
-            programs=programs,
+            programs=programs | scripts,
             texts=entry.texts,
-            scripts=scripts,
             members=members,
             entrypoint=entry.entrypoint,
         )

@@ -31,7 +31,6 @@ class Image:
         ref: name with tag, as a pod asks for it.
         programs: path in the image to the file on this machine; executable.
         texts: path in the image to its text.
-        scripts: the same for texts that are programs.
         links: path in the image to what it leads to.
         members: entries copied from another archive, with their content where they have one.
         entrypoint: what runs when a pod names no command.
@@ -40,7 +39,6 @@ class Image:
     ref: str
     programs: Mapping[str, Path] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    scripts: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     members: Sequence[tuple[tarfile.TarInfo, bytes | None]] = ()
     entrypoint: tuple[str, ...] = ()
@@ -78,7 +76,7 @@ def _layer(image: Image) -> bytes:
         for entry, content in image.members:
             _add(archive, entry, content)
         made = {entry.name.strip("./") for entry, _ in image.members if entry.isdir()}
-        paths = sorted({*image.programs, *image.texts, *image.scripts, *image.links})
+        paths = sorted({*image.programs, *image.texts, *image.links})
         for folder in _parents(paths):
             if folder not in made:
                 entry = _entry(folder, 0o755)
@@ -91,8 +89,6 @@ def _layer(image: Image) -> bytes:
                 entry = _entry(name, 0o777)
                 entry.type, entry.linkname = tarfile.SYMTYPE, image.links[name]
                 _add(archive, entry, None)
-            elif name in image.scripts:
-                _add(archive, _entry(name, 0o755), image.scripts[name].encode())
             else:
                 _add(archive, _entry(name, 0o644), image.texts[name].encode())
     return buffer.getvalue()
