@@ -19,7 +19,7 @@ from railweld.errors import RailweldError
 from railweld.nodes import Answer
 from railweld.record import Check
 from railweld.verify import stages
-from railweld.verify.stages import Request
+from railweld.verify.stages import Request, Verified
 
 #: Bytes that are read of one log: its end.
 _TAIL: Final = 8_000_000
@@ -82,13 +82,13 @@ class Live:
 
     def _check(self, hosts: Sequence[str]) -> None:
         self._request.limit = tuple(hosts)
+        found: dict[str, Verified] = {}
         for stage in stages.STAGES:
             try:
-                verified = stages.verify(self._request, stage)
+                found[stage] = stages.verify(self._request, stage)
             except RailweldError as error:
                 self._doctor.could_not_read(f"stage {stage}: {error}")
-                continue
-            self._doctor.judge(check for check in verified.checks if self._is_about(check, hosts))
+        self._doctor.judge(check for check in stages.records(found) if self._is_about(check, hosts))
 
     def _is_about(self, check: Check, hosts: Sequence[str]) -> bool:
         """Whether a record is about these hosts, the switch ports that they hang on or a switch."""

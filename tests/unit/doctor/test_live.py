@@ -16,6 +16,7 @@ from railweld.doctor.diagnosis import Diagnosis, Doctor
 from railweld.doctor.live import Live, is_job
 from railweld.record import Check, Status
 from railweld.verify import stages
+from railweld.verify.hosts import not_reached
 from railweld.verify.stages import Request, Verified, request_for
 from tests.labs import write_inventory
 
@@ -100,7 +101,8 @@ def test_node_is_judged_by_its_checks_and_its_journal(
             expected="good", fix="mend",
         )  # fmt: skip
 
-    found = Verified([check("chrony.daemon", "gpu1"), check("rdma.memlock", "gpu2")])
+    silent = not_reached("gpu1", "no answer within 90 s")
+    found = Verified([check("chrony.daemon", "gpu1"), check("rdma.memlock", "gpu2"), silent])
     monkeypatch.setattr(stages, "verify", lambda _request, _stage: found)
     program(programs, "journalctl", f'[ "$1" = -k ] || exit 0\n{prints(FLAP)}')
     diagnosis = look(request_, nodes=("gpu1", "gone7"))
@@ -108,6 +110,9 @@ def test_node_is_judged_by_its_checks_and_its_journal(
     evidence = next(c for c in diagnosis.causes if c.entry.id == "link-down").first
     assert (evidence.where, evidence.line) == ("gpu1: journalctl -k", 2)
     assert any("gone7: not in the inventory" in text for text in diagnosis.unread)
+    # Every stage found the same, and it is said once.
+    assert diagnosis.checks == 2
+    assert diagnosis.unread.count(silent.sentence()) == 1
 
 
 def test_journal_that_cannot_be_read_is_said(
