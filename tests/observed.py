@@ -53,8 +53,8 @@ def healthy(fact: Mapping[str, Any], name: str) -> dict[str, Any]:
         "lldp": _lldp(host),
         "disks": _disks(site, host),
         "folders": {
-            path: {"mode": "1777"}
-            for key, path in (host.get("cache") or {}).items() if key.endswith("_path")
+            path: {"mode": mode}
+            for path, mode in nvme_cache.folders(host["cache"]).values()
         },
     }  # fmt: skip
     if host.get("gpu"):

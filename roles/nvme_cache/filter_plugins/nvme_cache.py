@@ -19,4 +19,7 @@ class FilterModule:
             ),
             "nvme_cache_mount_point": lambda host: nvme_cache.mount_point(host["cache"]),
             "nvme_cache_unit": nvme_cache.mount_unit,
+            "nvme_cache_folders_differ": lambda node, host: nvme_cache.folders_differ(
+                node, host["cache"]
+            ),
         }

@@ -12,7 +12,12 @@ from railweld.verify.context import Context
 from railweld.verify.roles import nvme_cache
 
 JOBS = "/local/scratch/.railweld/jobs"
-FOLDERS = ("/local/cache", "/local/scratch", JOBS)
+FOLDERS = {
+    "/local/cache": {"mode": "1777"},
+    "/local/scratch": {"mode": "1777"},
+    "/local/scratch/.railweld": {"mode": "700"},
+    JOBS: {"mode": "1777"},
+}
 UUID = nvme_cache.filesystem_uuid("lab", "gpu1")
 
 
@@ -42,7 +47,7 @@ def context(device: str | None = "/dev/nvme0n1", **changes: Any) -> Context:
                     "/local": {"source": "/dev/nvme0n1"},
                 },
             },
-            "folders": {path: {"mode": "1777"} for path in FOLDERS},
+            "folders": dict(FOLDERS),
             "units": {"railweld-scratch.timer": {"active": "active", "enabled": "enabled"}},
         },
     }
@@ -91,9 +96,29 @@ def test_other_file_system_at_the_mount_point_fails() -> None:
 
 def test_missing_folder_and_wrong_mode_fail() -> None:
     found = bad(nvme_cache.checks(context(node__folders={"/local/cache": {"mode": "755"}})))
-    folders = {"cache_path", "scratch_path", "job_scratch_path"}
+    folders = {"cache_path", "scratch_path", "job_scratch_closed", "job_scratch_path"}
     assert set(found) == {f"nvme_cache.{each}" for each in folders}
     assert "mode 755" in found["nvme_cache.cache_path"]
+
+
+@pytest.mark.parametrize(
+    ("path", "state", "check"),
+    [
+        # Users of the node would see the folders of jobs, or make one before its job comes.
+        ("/local/scratch/.railweld", {"mode": "1777"}, "job_scratch_closed"),
+        # A mode that another folder has to have is wrong here.
+        ("/local/cache", {"mode": "700"}, "cache_path"),
+        (JOBS, None, "job_scratch_path"),
+    ],
+)
+def test_role_makes_anew_what_its_check_finds(
+    path: str, state: dict[str, str] | None, check: str
+) -> None:
+    ctx = context(node__folders=FOLDERS | {path: state})
+    assert set(bad(nvme_cache.checks(ctx))) == {f"nvme_cache.{check}"}
+    assert nvme_cache.folders_differ(ctx.node, ctx.host["cache"])
+    whole = context()
+    assert not nvme_cache.folders_differ(whole.node, whole.host["cache"])
 
 
 @pytest.mark.parametrize("state", [None, {"active": "inactive", "enabled": "enabled"}])

@@ -5,26 +5,36 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.unit.bridge.test_render import FACTS
 
 PROGRAM = Path(__file__).parents[3] / "roles/nvme_cache/files/railweld_scratch.py"
 GONE, USED, YOUNG = "slurm-lab-7-r0", "slurm-lab-8-r1", "slurm-lab-9-r0"
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def installed() -> ModuleType:
+    """The program as it is."""
     spec = importlib.util.spec_from_file_location("railweld_scratch", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    # Tests make the folders, and need not be root.
-    monkeypatch.setattr(module, "OWNER", os.getuid())
-    monkeypatch.setattr(module, "mounted", lambda: {"", "local", USED})
     return module
+
+
+@pytest.fixture
+def program(installed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program on a node with mounts of its own."""
+    # Tests make the folders, and need not be root.
+    monkeypatch.setattr(installed, "OWNER", os.getuid())
+    monkeypatch.setattr(installed, "mounted", lambda: {"", "local", USED})
+    return installed
 
 
 @pytest.fixture
@@ -67,6 +77,11 @@ def test_what_no_kubelet_made_is_left_and_said(
     assert f"{name}: no folder of a job's" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("cluster", ["lab", "A100-2"])
+def test_names_that_the_bridge_gives_are_those_of_jobs(installed: ModuleType, cluster: str) -> None:
+    assert installed.NAME.fullmatch(replace(FACTS, cluster=cluster).name)
+
+
 def test_links_are_not_followed(program: ModuleType, folder: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     (kept / "inner").mkdir(parents=True)
@@ -86,14 +101,11 @@ def test_folders_of_others_are_left(
     assert names(folder) == {GONE, USED}
 
 
-def test_every_mount_namespace_counts_and_the_dead_do_not(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("railweld_scratch", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with pytest.raises(module.ScratchError, match="no mounts at all"):
-        module.mounted(tmp_path)
+def test_every_mount_namespace_counts_and_the_dead_do_not(
+    installed: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(installed.ScratchError, match="no mounts at all"):
+        installed.mounted(tmp_path)
     for number, namespace, root in ((1, "a", "/"), (2, "a", "/"), (3, "b", f"/scratch/{USED}")):
         (tmp_path / str(number) / "ns").mkdir(parents=True)
         (tmp_path / str(number) / "ns" / "mnt").symlink_to(f"mnt:[{namespace}]")
@@ -101,4 +113,4 @@ def test_every_mount_namespace_counts_and_the_dead_do_not(tmp_path: Path) -> Non
         (tmp_path / str(number) / "mountinfo").write_text(line)
     # One that ended between being listed and being read.
     (tmp_path / "4").mkdir()
-    assert module.mounted(tmp_path) == {"", USED}
+    assert installed.mounted(tmp_path) == {"", USED}

@@ -20,9 +20,6 @@ PROBE: Final = {"package_patterns": ["e2fsprogs", "xfsprogs"], "units": [names.S
 LABEL: Final = "railweld-cache"
 _NAMESPACE: Final = uuid.UUID("6f5f2c1e-8a3b-5d0c-9a77-2f5b1f6f0c11")
 
-#: Folders of the description, and their modes.
-FOLDERS: Final = {"cache_path": "1777", "scratch_path": "1777", "job_scratch_path": "1777"}
-
 _REF: Final = "docs/base.md"
 
 
@@ -54,6 +51,28 @@ def mount_unit(path: str) -> str:
 
 def _hex(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode())
+
+
+def folders(cache: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What the role keeps: by the name of its check, the folder and its mode."""
+    jobs = str(cache["job_scratch_path"])
+    return {
+        "cache_path": (str(cache["cache_path"]), "1777"),
+        "scratch_path": (str(cache["scratch_path"]), "1777"),
+        # Jobs' folders are open to whoever reaches them: this one keeps all but root away.
+        "job_scratch_closed": (str(PurePosixPath(jobs).parent), "700"),
+        "job_scratch_path": (jobs, "1777"),
+    }
+
+
+def folders_differ(node: Mapping[str, Any], cache: Mapping[str, Any]) -> bool:
+    """Whether a folder is missing or has another mode."""
+    return any(_mode(node, path) != mode for path, mode in folders(cache).values())
+
+
+def _mode(node: Mapping[str, Any], path: str) -> str | None:
+    """Mode of a folder; None for one that is not there."""
+    return ((node.get("folders") or {}).get(path) or {}).get("mode")
 
 
 def _mount(ctx: Context, path: str) -> Mapping[str, Any] | None:
@@ -132,21 +151,19 @@ def checks(ctx: Context) -> Iterator[Check]:
             fix="run the nvme_cache role; journalctl says why the mount unit failed",
             ref=_REF,
         )
-    folders = ctx.node.get("folders") or {}
-    for key, mode in FOLDERS.items():
-        path = cache[key]
-        state = folders.get(path)
+    for name, (path, mode) in folders(cache).items():
+        seen_mode = _mode(ctx.node, path)
         yield judge(
-            id=f"nvme_cache.{key}",
+            id=f"nvme_cache.{name}",
             target=target,
-            ok=state is not None and state.get("mode") == mode,
+            ok=seen_mode == mode,
             ran=f"stat -c %a {path}",
-            found=f"mode {state.get('mode')}" if state else "absent",
+            found=f"mode {seen_mode}" if seen_mode else "absent",
             expected=f"folder with mode {mode}",
             fix="run the nvme_cache role",
             ref=_REF,
         )
-    timer = (ctx.seen("units", {})).get(names.SCRATCH_TIMER) or {}
+    timer = ctx.seen("units", {}).get(names.SCRATCH_TIMER) or {}
     yield judge(
         id="nvme_cache.scratch_timer",
         target=target,
