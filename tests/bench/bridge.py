@@ -36,8 +36,10 @@ NOTHING = "#!/bin/sh\ntrue\n"
 #: A node that an EpilogSlurmctld has held is not looked at when that ends, but by the next look
 #: of the backfill scheduler: 30 s later at most, by default.
 SCHEDULING = "sched_min_interval=0,batch_sched_delay=0,bf_interval=1,sched_interval=1"
-#: How often a start is measured where that takes seconds.
-TIMES, MANY = 3, 256
+#: How often a start is measured; on as many nodes as ONCE_FROM it takes minutes.
+TIMES, ONCE_FROM = 3, 256
+#: Jobs that do nothing, at most.
+QUEUED = 256
 #: Over so many seconds the daemon's CPU is measured.
 WATCHED_SECONDS = 30.0
 #: Jobs of one node that run at the same time, at most.
@@ -150,7 +152,7 @@ class Bench:
 
     def rate(self) -> tuple[int, float]:
         """Jobs of one node that do nothing: how many, and how many a minute."""
-        count = min(max(4 * self.nodes, 20), MANY)
+        count = min(max(4 * self.nodes, 20), QUEUED)
         at, _ = self.sbatch(NOTHING, "--nodes=1", f"--array=1-{count}")
         until(lambda: not self.world.slurm.sh("squeue --noheader").strip(), pause=0.5)
         return count, count / (time.time() - at) * 60
@@ -235,7 +237,7 @@ def measure(nodes: int) -> None:
     with bench(nodes) as found:
         # The first job of a daemon makes what all of them share.
         found.gang()
-        gangs = [found.gang() for _ in range(TIMES if nodes < MANY else 1)]
+        gangs = [found.gang() for _ in range(TIMES if nodes < ONCE_FROM else 1)]
         middle = {key: statistics.median(each[key] for each in gangs) for key in gangs[0]}
         order = ("running", "started", "kubectl", "gone", "deleted")
         row("gang", f"{nodes:,}", *(f"{middle[key]:.1f}" for key in order), middle["requests"])

@@ -25,11 +25,11 @@ from typing import Any
 
 from railweld import names
 from railweld.bridge.kube import Kube, KubeRefusedError, KubeUnknownError
+from railweld.bridge.observed import INDEX
 from railweld.bridge.pod import step, wire
 
 NAMESPACE = names.NAMESPACE_JOBS
 JOB = "batch.kubernetes.io/job-name"
-INDEX = "batch.kubernetes.io/job-completion-index"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 REPORT_SECONDS = 30.0
 #: A node counts as away after 50 seconds without one.
