@@ -10,7 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jinja2
 import pytest
+import yaml
+
+from railweld.verify.roles import cni
 
 ROOT = Path(__file__).parents[3]
 
@@ -261,3 +265,24 @@ def test_certificate_says_when_it_ends(probe: ModuleType, tmp_path: Path) -> Non
     assert probe.seconds_left(str(tmp_path / "absent.crt")) is None
     (tmp_path / "no.crt").write_text("no certificate")
     assert probe.seconds_left(str(tmp_path / "no.crt")) is None
+
+
+def test_what_role_cni_leaves_is_read_judged_and_forgotten_by_the_same_names(
+    probe: ModuleType, tmp_path: Path
+) -> None:
+    """The node, the controller and two roles know these files, and cannot share a constant."""
+    left = yaml.safe_load((ROOT / "roles/cni/vars/main.yml").read_text())
+    assert left["__cni_config"] == probe.BRIDGE_CONFIG == cni.CONFIG
+    tasks = yaml.safe_load((ROOT / "roles/kubernetes/tasks/forget.yml").read_text())
+    (forgotten,) = (task["loop"] for task in tasks if "loop" in task)
+    assert {path for path in left.values() if path.startswith("/etc/")} <= set(forgotten)
+
+    template = (ROOT / "roles/cni/templates/bridge.conflist.j2").read_text()
+    path = tmp_path / cni.CONFIG.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        jinja2.Template(template).render(
+            cni_bridge_name="cni0", cni_mtu=1450, __cni_pod_cidr="10.244.3.0/24"
+        )
+    )
+    assert probe.read_bridge_subnet(Machine(tmp_path, {})) == "10.244.3.0/24"
