@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from railweld.verify.roles import cni
+from tests.loading import load_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,13 +55,7 @@ Max locked memory         unlimited            unlimited            bytes
 
 @pytest.fixture(scope="module")
 def probe() -> ModuleType:
-    path = ROOT / "plugins/module_utils/railweld_cluster_probe.py"
-    spec = importlib.util.spec_from_file_location("railweld_cluster_probe", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(ROOT / "plugins/module_utils/railweld_cluster_probe.py")
 
 
 class Machine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 import json
 import subprocess
@@ -17,6 +16,7 @@ from ansible.errors import AnsibleFilterError
 
 from railweld import names
 from railweld.slurm import model
+from tests.loading import load_file
 from tests.unit.slurm.conftest import SiteMaker
 
 PLUGIN = Path(__file__).parents[3] / "roles/bridge/filter_plugins/bridge.py"
@@ -24,12 +24,7 @@ PLUGIN = Path(__file__).parents[3] / "roles/bridge/filter_plugins/bridge.py"
 
 @pytest.fixture(scope="module")
 def filters() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bridge_filters", PLUGIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(PLUGIN)
 
 
 def test_settings_of_a_site_join_what_follows_from_the_description(

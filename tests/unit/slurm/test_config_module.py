@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from railweld.slurm import conf, model
+from tests.loading import load_file
 from tests.unit.slurm.conftest import SiteMaker
 
 PATH = Path(__file__).parents[3] / "plugins/modules/railweld_slurm_config.py"
@@ -18,12 +18,7 @@ PATH = Path(__file__).parents[3] / "plugins/modules/railweld_slurm_config.py"
 
 @pytest.fixture(scope="module")
 def module() -> Any:
-    spec = importlib.util.spec_from_file_location("railweld_slurm_config", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return load_file(PATH)
 
 
 def test_a_trial_touches_neither_the_state_nor_the_database(module: Any, site: SiteMaker) -> None:

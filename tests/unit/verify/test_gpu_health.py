@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -13,6 +11,7 @@ from railweld.record import Status
 from railweld.verify import gpu
 from railweld.verify.context import Context
 from railweld.verify.hosts import outliers
+from tests.loading import load_file
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = ROOT / "tests" / "fixtures" / "nvidia_smi"
@@ -27,18 +26,7 @@ TOPOLOGY = (
 )
 
 
-def reader() -> ModuleType:
-    """The module as it is sent to nodes; it is no package of this project."""
-    path = ROOT / "plugins" / "module_utils" / "railweld_gpu_health.py"
-    spec = importlib.util.spec_from_file_location("railweld_gpu_health", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-READER = reader()
+READER = load_file(ROOT / "plugins/module_utils/railweld_gpu_health.py")
 
 
 def answers(**changed: str | None) -> Callable[..., str | None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.loading import load_file
 
 _ROLES = Path(__file__).parents[3] / "roles"
 
@@ -14,13 +15,7 @@ _ROLES = Path(__file__).parents[3] / "roles"
 @pytest.fixture
 def driver_filters() -> ModuleType:
     """The filter plugin of role nvidia_driver, loaded as Ansible does: by its path."""
-    path = _ROLES / "nvidia_driver" / "filter_plugins" / "nvidia_driver.py"
-    spec = importlib.util.spec_from_file_location("nvidia_driver_filters", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(_ROLES / "nvidia_driver/filter_plugins/nvidia_driver.py")
 
 
 def gpu(index: int, **modes: object) -> dict[str, object]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.loading import load_file
 
 PROGRAM = Path(__file__).parents[3] / "roles/lldp/files/railweld_nic_lldp.py"
 
@@ -68,11 +69,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]
         )
     )
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    spec = importlib.util.spec_from_file_location("railweld_nic_lldp", PROGRAM)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(PROGRAM)
 
     def call(command: str) -> int:
         code: int = module.main(["--config", str(config), command], root=str(tmp_path))

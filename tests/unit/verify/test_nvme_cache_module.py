@@ -5,27 +5,17 @@ Loop devices need root; the role's molecule scenarios format and refuse real one
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.loading import load_file
+
 LIBRARY = Path(__file__).parents[3] / "roles/nvme_cache/library/nvme_cache_filesystem.py"
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("nvme_cache_filesystem", LIBRARY)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULE = load()
+MODULE = load_file(LIBRARY)
 
 
 @given(st.integers(min_value=1, max_value=32 * 2**40))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from dataclasses import replace
@@ -11,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.loading import load_file
 from tests.unit.bridge.test_render import FACTS
 
 PROGRAM = Path(__file__).parents[3] / "roles/nvme_cache/files/railweld_scratch.py"
@@ -20,12 +20,7 @@ GONE, USED, YOUNG = "slurm-lab-7-r0", "slurm-lab-8-r1", "slurm-lab-9-r0"
 @pytest.fixture
 def installed() -> ModuleType:
     """The program as it is."""
-    spec = importlib.util.spec_from_file_location("railweld_scratch", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(PROGRAM)
 
 
 @pytest.fixture

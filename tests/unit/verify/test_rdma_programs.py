@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import struct
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.loading import load_file
 
 FILES = Path(__file__).parents[3] / "roles/rdma/files"
 
@@ -71,12 +72,7 @@ path.write_text(json.dumps(state))
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FILES / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(FILES / f"{name}.py")
 
 
 class Machine:
