@@ -175,6 +175,7 @@ def read_kubelet(node, units):
     for key in KUBELET_KEYS:
         match = re.search(r"^" + key + r":\s*(\S+)\s*$", text, re.MULTILINE)
         settings[key] = match.group(1).strip("\"'") if match else None
+    settings["systemReserved"] = read_block(text, "systemReserved")
     return {
         "version": version_of(node, "kubelet", "--version"),
         "active": state.get("active") == "active",
@@ -183,6 +184,18 @@ def read_kubelet(node, units):
         "settings": settings,
         "stale": is_stale(node, process, [KUBELET_CONFIG, *dropins(node, "kubelet")]),
     }
+
+
+def read_block(text, key):
+    """Texts below a top-level key of the kubelet's file, by name; empty without the key.
+
+    There is no YAML parser on a node. kubeadm writes the file, so its layout is always the same.
+    """
+    match = re.search(r"^" + key + r":\s*\n((?:[ \t]+\S.*\n?)+)", text, re.MULTILINE)
+    if not match:
+        return {}
+    pairs = re.findall(r"^\s+([\w.-]+):\s*(\S+)\s*$", match.group(1), re.MULTILINE)
+    return {name: value.strip("\"'") for name, value in pairs}
 
 
 def await_member(node, seconds, ready=False, kubelet_version=None):

@@ -36,12 +36,9 @@ def missing_taints(
     return kubernetes.missing_taints(Context(site={}, host=host, node=node, cluster=cluster))
 
 
-def kubelet_differs(node: Mapping[str, Any], cluster: Mapping[str, Any]) -> bool:
-    """True when a member's kubelet has other reservations or policies than described."""
-    wanted = cluster["host"]["kubelet"]
-    found = node["cluster"]["kubelet"]["settings"]
-    keys = ("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs")
-    return any((found.get(key) or "none") != (wanted.get(key) or "none") for key in keys)
+def kubelet_differences(node: Mapping[str, Any], cluster: Mapping[str, Any]) -> list[str]:
+    """Reservations and policies that a member's kubelet has otherwise than described."""
+    return kubernetes.kubelet_differences(Context(site={}, host={}, node=node, cluster=cluster))
 
 
 class FilterModule:
@@ -57,7 +54,7 @@ class FilterModule:
             "kubernetes_join_secrets": join_secrets,
             "kubernetes_missing_labels": missing_labels,
             "kubernetes_missing_taints": missing_taints,
-            "kubernetes_kubelet_differs": kubelet_differs,
+            "kubernetes_kubelet_differences": kubelet_differences,
             "kubernetes_upgrade_problem": releases.upgrade_problem,
             "kubernetes_kubelet_problem": releases.kubelet_problem,
         }

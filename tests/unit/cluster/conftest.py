@@ -127,7 +127,12 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
                 "stale": False,
                 "settings": {
                     key: host["kubelet"].get(key)
-                    for key in ("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs")
+                    for key in (
+                        "cpuManagerPolicy",
+                        "topologyManagerPolicy",
+                        "reservedSystemCPUs",
+                        "systemReserved",
+                    )
                 },
             },
             "node": {

@@ -102,6 +102,13 @@ def test_converged_member_has_no_finding(member: BuildMember, name: str) -> None
             "expected static",
         ),
         (
+            "node.cluster.kubelet.settings.systemReserved",
+            {"memory": "1Gi", "cpu": "2"},
+            "kubernetes",
+            "kubernetes.kubelet.systemReserved.memory",
+            "found 1Gi, expected 2Gi",
+        ),
+        (
             "node.cluster.containerd.runtimes",
             ["runc"],
             "containerd",

@@ -100,6 +100,17 @@ def test_limits_of_a_process_are_numbers_or_unlimited(probe: ModuleType) -> None
     }
 
 
+def test_reservations_are_read_from_the_kubelets_file(probe: ModuleType) -> None:
+    text = (
+        'streamingConnectionIdleTimeout: 0s\nsystemReserved:\n  cpu: "2"\n  memory: 2Gi\n'
+        "topologyManagerPolicy: best-effort\nlogging:\n  options:\n    json:\n"
+        '      infoBufferSize: "0"\n'
+    )
+    assert probe.read_block(text, "systemReserved") == {"cpu": "2", "memory": "2Gi"}
+    assert probe.read_block("systemReserved: {}\n", "systemReserved") == {}
+    assert probe.read_block("", "systemReserved") == {}
+
+
 def test_file_newer_than_its_process_is_stale(probe: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("x")
     written = (tmp_path / "config").stat().st_mtime

@@ -17,6 +17,8 @@ _AGAIN: Final = "run playbooks/deploy-cluster.yml on this host"
 #: Certificates that end sooner than this are a finding: time enough for a maintenance window.
 CERTIFICATE_DAYS: Final = 30
 _DAY_S: Final = 86400
+#: The kubelet's word for a policy that is off; a setting that is not there counts as the same.
+UNSET: Final = "none"
 
 
 def guard(ctx: Context) -> Iterator[Check]:
@@ -171,15 +173,14 @@ def _member(ctx: Context) -> Iterator[Check]:
         fix=f"journalctl -u kubelet; {_AGAIN}",
         layer="cluster",
     )
-    for key in ("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs"):
-        wanted = ctx.member(f"host.kubelet.{key}")
-        found = ctx.seen("cluster.kubelet.settings", {}).get(key)
+    for key, found, wanted in kubelet_settings(ctx):
+        section, _, name = key.rpartition(".")
         yield ctx.judge(
             f"kubernetes.kubelet.{key}",
-            ok=(found or "none") == (wanted or "none"),
-            ran=f"grep {key} /var/lib/kubelet/config.yaml",
-            found=found or "not set",
-            expected=wanted or "not set",
+            ok=found == wanted,
+            ran=f"grep {f'-A4 {section}' if section else name} /var/lib/kubelet/config.yaml",
+            found="not set" if found == UNSET else found,
+            expected="not set" if wanted == UNSET else wanted,
             fix=_AGAIN,
             layer="cluster",
         )
@@ -205,6 +206,21 @@ def _member(ctx: Context) -> Iterator[Check]:
         fix=_AGAIN,
         layer="cluster",
     )
+
+
+def kubelet_settings(ctx: Context) -> Iterator[tuple[str, str, str]]:
+    """Each setting of the kubelet that follows from the description: name, found, wanted."""
+    there = ctx.seen("cluster.kubelet.settings", {})
+    for key in ("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs"):
+        yield key, there.get(key) or UNSET, ctx.member(f"host.kubelet.{key}") or UNSET
+    reserved = there.get("systemReserved") or {}
+    for name, wanted in sorted(ctx.member("host.kubelet.systemReserved", {}).items()):
+        yield f"systemReserved.{name}", str(reserved.get(name) or UNSET), str(wanted)
+
+
+def kubelet_differences(ctx: Context) -> list[str]:
+    """Names of the settings that a member's kubelet has otherwise than described."""
+    return [key for key, found, wanted in kubelet_settings(ctx) if found != wanted]
 
 
 def missing_labels(ctx: Context) -> dict[str, str]:
