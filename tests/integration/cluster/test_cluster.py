@@ -5,6 +5,7 @@ The tests build on each other in the order of the file, as an operator's week do
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -12,7 +13,7 @@ import time
 import pytest
 import yaml
 
-from tests.integration.cluster.helpers import Cluster, eventually
+from tests.integration.cluster.helpers import IMAGE, Cluster, eventually
 from tests.labs import BIN, REPOSITORY, environment
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
@@ -21,6 +22,31 @@ NODES = ("head1", "gpu1", "gpu2")
 RESOLVE = "import socket; print(socket.gethostbyname('kubernetes.default.svc.cluster.local'))"
 #: Through the Service's address to whichever API server is behind it.
 CONNECT = "import socket; socket.create_connection(('kubernetes.default', 443), 10); print('open')"
+#: A pod that something starts again elsewhere, on a node that will be away.
+KEPT = {
+    "apiVersion": "apps/v1",
+    "kind": "ReplicaSet",
+    "metadata": {"name": "kept"},
+    "spec": {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "kept"}},
+        "template": {
+            "metadata": {"labels": {"app": "kept"}},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": "gpu2"},
+                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": IMAGE,
+                        "imagePullPolicy": "Never",
+                        "command": ["sleep", "infinity"],
+                    }
+                ],
+            },
+        },
+    },
+}
 TOKEN = re.compile(r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b")
 
 
@@ -92,6 +118,21 @@ def test_runtime_and_kubelet_have_the_sites_limits(cluster: Cluster) -> None:
     assert 'reservedSystemCPUs: "0"' in config
 
 
+def test_changed_reservation_reaches_the_kubelet(cluster: Cluster) -> None:
+    def allocatable() -> int:
+        return int(cluster.node("gpu1")["status"]["allocatable"]["memory"].removesuffix("Ki"))
+
+    before = allocatable()
+    more = ("-e", "railweld_reserved_memory=512Mi")
+    assert set(cluster.deploy("--check", *more).assert_ok().changed().values()) != {0}
+    assert allocatable() == before
+    cluster.deploy(*more).assert_ok()
+    eventually(allocatable, lambda found: found == before - 256 * 1024)
+    assert set(cluster.deploy(*more).assert_ok().changed().values()) == {0}
+    cluster.deploy().assert_ok()
+    eventually(allocatable, lambda found: found == before)
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_dns_and_services_work_from_pods_on_every_node(cluster: Cluster, node: str) -> None:
     assert cluster.run(f"dns-{node}", RESOLVE, node=node).strip() == "10.96.0.1"
@@ -131,12 +172,20 @@ def test_other_version_is_refused_before_anything_is_touched(cluster: Cluster) -
 
 
 def test_node_that_was_away_when_it_was_taken_out_joins_again(cluster: Cluster) -> None:
+    def running() -> int:
+        return int(cluster.get("replicaset", "kept")["status"].get("readyReplicas", 0))
+
+    cluster.kubectl("apply", "--filename", "-", stdin=json.dumps(KEPT))
+    eventually(running, lambda found: found == 1)
     # A kubelet that starts would register again by itself, and be a member before anyone asks.
     cluster.lab.node("gpu2", "systemctl", "disable", "kubelet")
     cluster.lab.fault("power-cut", "gpu2", "seconds=-1")
+    # Its pod will never say that it has ended.
+    eventually(cluster.ready, lambda found: not found["gpu2"])
     run = cluster.lab.play("-e", "node=gpu2", playbook="playbooks/remove-node.yml", timeout=1200)
     assert "was not reset" in run.assert_ok().output
     assert set(cluster.ready()) == {"head1", "gpu1"}
+    cluster.kubectl("delete", "replicaset", "kept")
     cluster.lab.clear("power-cut", "gpu2")
     assert "it is reset and done again" in cluster.deploy().assert_ok().output
     assert cluster.ready() == dict.fromkeys(NODES, True)

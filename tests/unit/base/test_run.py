@@ -254,6 +254,122 @@ def test_a_reboot_of_the_controller_itself_is_refused(
     assert "driver 1 is loaded, 2 is installed" in found.text
 
 
+#: Programs of heads, played by scripts that write down what they are asked.
+KUBECTL = """
+case "$*" in
+  *"get nodes"*)
+    printf 'head1\\t\\t192.0.2.1\\tv1.36.3\\t\\tTrue\\n'
+    printf 'gpu7\\t\\t\\tv1.36.3\\t\\tUnknown\\n' ;;
+  *"get node "*) echo "$(cat cordon)|$(cat mark)" ;;
+  *" drain head1 "*) echo "cannot evict" >&2; exit 1 ;;
+  *" uncordon "*) : > cordon ;;
+  *" cordon "*) echo true > cordon ;;
+  *annotate*=*) echo "${7#*=}" > mark ;;
+  *annotate*) : > mark ;;
+esac
+"""
+PROGRAMS = {
+    "kubectl": KUBECTL,
+    "sinfo": "cat slurm",
+    "squeue": "cat jobs; : > jobs",
+    "scontrol": """
+case "$*" in
+  *state=resume*) echo 'idle|none' ;;
+  *) echo "drained|${4#reason=}" ;;
+esac > slurm
+""",
+}
+MEMBER = """
+    - name: Observe
+      railweld_probe: {cluster: true}
+    - name: Be a member whose kubelet runs
+      ansible.builtin.set_fact:
+        railweld_node: >-
+          {{ railweld_node
+             | combine({'units': {'kubelet.service': {'active': 'active'}}}, recursive=true) }}
+"""
+
+
+@pytest.fixture
+def asked(
+    play: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
+    """What the programs of Slurm's and Kubernetes' heads were asked to do, beside looking."""
+    del play  # it writes the inventory that is changed here
+    heads = tmp_path / "heads"
+    heads.mkdir()
+    state = {"cordon": "", "mark": "", "slurm": "idle|none\n", "jobs": "7\n", "asked": ""}
+    for name, content in state.items():
+        (heads / name).write_text(content)
+    for name, does in PROGRAMS.items():
+        program = heads / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\ncd {heads}\necho "{name} $*" >> asked\n{does}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{heads / 'bin'}:{os.environ['PATH']}")
+    inventory = tmp_path / "hosts.yml"
+    text = inventory.read_text().replace(", head2: {ansible_host: 192.0.2.2}", "")
+    inventory.write_text(
+        text.replace("  children:\n", "  children:\n    slurm_head: {hosts: {head1: }}\n")
+    )
+    admin = "kubectl --kubeconfig /etc/kubernetes/admin.conf "
+    return lambda: [
+        line.removeprefix(admin)
+        for line in (heads / "asked").read_text().splitlines()
+        if line.startswith(("kubectl ", "scontrol ", "squeue ")) and " get node" not in line
+    ]
+
+
+def test_a_kubelet_is_exchanged_between_jobs_and_a_failure_returns_the_node(
+    play: Callable[..., Run], asked: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    record = tmp_path / "maintenance.json"
+    given = {
+        "__maintenance_record": str(record),
+        "maintenance_poll_s": 1,
+        "maintenance_slurm_nodes": {"stdout_lines": ["head1"]},
+    }
+    tasks = (
+        MEMBER
+        + """
+    - name: Exchange its kubelet
+      ansible.builtin.include_role: {name: kubernetes, tasks_from: exchange}
+"""
+    )
+    found = play(tasks, "-e", json.dumps(given))
+    assert found.code != 0
+    assert "cannot evict" in found.text
+    assert asked() == [
+        "scontrol update nodename=head1 state=drain reason=railweld base",
+        *["squeue --noheader --nodelist head1 --format %i"] * 2,
+        "annotate --overwrite node head1 railweld.io/maintenance=railweld base",
+        "cordon head1",
+        "drain head1 --ignore-daemonsets --delete-emptydir-data --timeout=600s",
+        "scontrol update nodename=head1 state=resume",
+        "uncordon head1",
+        "annotate node head1 railweld.io/maintenance-",
+    ], found.text
+    assert not record.exists()
+
+
+def test_pods_of_a_node_that_is_away_are_not_waited_for(
+    play: Callable[..., Run], asked: Callable[[], list[str]]
+) -> None:
+    tasks = (
+        MEMBER
+        + """
+    - name: Take a dead node out
+      ansible.builtin.include_role: {name: kubernetes, tasks_from: drain}
+      vars: {kubernetes_node: gpu7}
+"""
+    )
+    found = play(tasks)
+    assert found.code == 0, found.text
+    (drain,) = asked()
+    assert drain.startswith("drain gpu7 ")
+    assert drain.endswith(" --timeout=600s --grace-period=1 --skip-wait-for-delete-timeout=1")
+
+
 @pytest.mark.parametrize(
     "case",
     [
