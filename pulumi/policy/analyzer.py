@@ -13,6 +13,7 @@ from google.protobuf import empty_pb2, json_format
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc, plugin_pb2
 from railweld.errors import RailweldError
 from railweld.site import load_site
+from railweld.stack.graph import job_host_paths
 from railweld.stack.plugin import serve
 from railweld.stack.rules import DESCRIPTIONS, Context, Violation, judge, judge_together
 
@@ -69,6 +70,7 @@ class Analyzer(analyzer_pb2_grpc.AnalyzerServicer):
             nccl=site.versions.component("nccl").version,
             transport=site.transport,
             rdma_resource=site.rdma_resource if any(h.hcas for h in site.hosts.values()) else "",
+            host_paths=job_host_paths(site),
         )
         return analyzer_pb2.AnalyzerStackConfigureResponse()
 

@@ -184,7 +184,7 @@ def _derive(site: Site) -> Stack:
             rdma_resource=resource,
             nccl=site.versions.component("nccl").version,
             transport=site.transport,
-            host_paths=_host_paths(site),
+            host_paths=job_host_paths(site),
             registries=tuple(site.job_registries),
             host_network=host_network,
         )
@@ -266,7 +266,8 @@ def _templates(site: Site, profiles: nccl_profile.NcclProfileArgs) -> tuple[brid
     return tuple(templates)
 
 
-def _host_paths(site: Site) -> tuple[str, ...]:
+def job_host_paths(site: Site) -> tuple[str, ...]:
+    """Folders of their node that jobs may mount, with what is below them."""
     paths = {volume.host_path for volume in site.job_volumes if volume.host_path}
     for node in site.hosts.values():
         if node.is_gpu_node and node.cache_device:

@@ -36,6 +36,8 @@ class Context:
     nccl: str
     transport: str
     rdma_resource: str
+    #: Folders of their node that jobs may mount.
+    host_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,31 @@ def _gpu_pods_can_use_rdma(manifest: Mapping[str, Any], context: Context) -> Ite
             )
 
 
+def _jobs_stay_in_their_pod(manifest: Mapping[str, Any], context: Context) -> Iterator[str]:
+    """What jobs are made of; whoever runs one is known only when it is submitted."""
+    if (manifest.get("metadata") or {}).get("namespace") != names.NAMESPACE_JOBS:
+        return
+    spec = pod_spec(manifest)[1]
+    roots = [each.rstrip("/") for each in context.host_paths]
+    for volume in spec.get("volumes") or ():
+        path = (volume.get("hostPath") or {}).get("path")
+        if path is not None and not any(path == r or path.startswith(f"{r}/") for r in roots):
+            yield (
+                f"volume {volume.get('name')} is the node's {path}; jobs may mount "
+                f"{', '.join(roots) or 'no folder of their node'}"
+            )
+    for container in _containers(spec):
+        security = container.get("securityContext") or {}
+        if security.get("allowPrivilegeEscalation") is not False:
+            yield f"container {container.get('name')} lacks allowPrivilegeEscalation: false"
+        added = set((security.get("capabilities") or {}).get("add") or ()) - {"IPC_LOCK"}
+        if added:
+            yield f"container {container.get('name')} adds {', '.join(sorted(added))}"
+    for field in ("hostPID", "hostIPC", "nodeName"):
+        if spec.get(field):
+            yield f"{field} is not for jobs"
+
+
 def _nccl_as_advised(manifest: Mapping[str, Any], context: Context) -> Iterator[str]:
     environment: dict[str, str] = {}
     if manifest.get("kind") == "ConfigMap":
@@ -239,6 +266,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "image-names-a-build": _image_names_a_build,
     "privileged-by-list": _privileged_by_list,
     "gpu-pods-can-use-rdma": _gpu_pods_can_use_rdma,
+    "jobs-stay-in-their-pod": _jobs_stay_in_their_pod,
     "nccl-as-advised": _nccl_as_advised,
     "quota-keys": _quota_keys,
     "limit-range": _limit_range,
@@ -249,6 +277,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "image-names-a-build": "Images have a tag other than latest, or a digest.",
     "privileged-by-list": "Only listed agents of nodes are privileged.",
     "gpu-pods-can-use-rdma": "Pods with GPUs ask for RDMA, may lock memory, have a /dev/shm.",
+    "jobs-stay-in-their-pod": "Jobs mount described folders only and gain no rights on their node.",
     "nccl-as-advised": "No NCCL variable that is obsolete or harmful with the version in use.",
     "quota-keys": "Quotas of extended resources are written requests.NAME.",
     "limit-range": "No LimitRange that makes every container ask for a device.",

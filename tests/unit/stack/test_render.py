@@ -14,7 +14,7 @@ from railweld.errors import RailweldError
 from railweld.site import Site
 from railweld.stack import bridge, metrics, nfd, policies, quota, rdma_plugin
 from railweld.stack.clock_guard import ClockGuardArgs
-from railweld.stack.graph import stack_for
+from railweld.stack.graph import job_host_paths, stack_for
 from railweld.stack.images import Reference, images_for
 from railweld.stack.objects import Manifest, checksum, in_order, is_owned, key
 from railweld.stack.rules import Context, judge_all
@@ -45,7 +45,12 @@ def test_no_two_objects_are_the_same_one(site: Sites) -> None:
 @pytest.mark.parametrize("name", ["lab", "example-a100"])
 def test_the_stack_keeps_its_own_rules(site: Sites, name: str) -> None:
     chosen = site(name, **(NEW if name != "lab" else {}))
-    context = Context(nccl="2.14.3", transport="roce", rdma_resource="rdma/hca")
+    context = Context(
+        nccl="2.14.3",
+        transport="roce",
+        rdma_resource="rdma/hca",
+        host_paths=job_host_paths(chosen),
+    )
     assert judge_all(stack_for(chosen).manifests(), context) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,45 @@ def test_a_pod_on_one_node_may_do_without_rdma() -> None:
 def test_sites_without_rdma_ask_for_none() -> None:
     manifest = pod(resources={"limits": {"nvidia.com/gpu": "1"}})
     assert broken(manifest, Context(nccl="2.28.9", transport="roce", rdma_resource="")) == set()
+
+
+@pytest.mark.parametrize(
+    ("container", "spec", "found"),
+    [
+        ({}, {}, ""),
+        ({}, {"volumes": [{"name": "a", "hostPath": {"path": "/local/cache/set"}}]}, ""),
+        ({}, {"volumes": [{"name": "a", "hostPath": {"path": "/local/cache2"}}]}, "/local/cache2"),
+        ({}, {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}, "is the node's /"),
+        ({"allowPrivilegeEscalation": True}, {}, "allowPrivilegeEscalation"),
+        ({"capabilities": {"add": ["IPC_LOCK", "SYS_ADMIN"]}}, {}, "adds SYS_ADMIN"),
+        ({}, {"hostPID": True}, "hostPID"),
+        ({}, {"nodeName": "gpu1"}, "nodeName"),
+    ],
+)
+def test_jobs_reach_no_further_than_the_api_server_lets_them(
+    container: dict[str, Any], spec: dict[str, Any], found: str
+) -> None:
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"add": ["IPC_LOCK"]},
+        **container,
+    }
+    manifest = made_by("PodTemplate", pod(securityContext=security))
+    manifest["template"]["spec"] |= spec
+    manifest["template"]["spec"]["volumes"] = [
+        *spec.get("volumes", []),
+        *pod()["spec"]["volumes"],
+    ]
+    context = replace(CONTEXT, host_paths=("/local/cache",))
+    manifest["metadata"]["namespace"] = "railweld-jobs"
+    messages = [
+        each.message for each in judge(manifest, context) if each.rule == "jobs-stay-in-their-pod"
+    ]
+    assert len(messages) == bool(found)
+    assert found in "".join(messages)
+    # Elsewhere pods are their owners' business.
+    manifest["metadata"]["namespace"] = "team"
+    assert broken(manifest, context) == set()
 
 
 def test_a_gid_row_is_wrong_for_new_nccl_only() -> None:
