@@ -228,6 +228,60 @@ def test_gpus_are_handed_over_to_the_operators_chart(
     assert engine.changes() == {}
 
 
+def definition(group: str, kind: str, plural: str) -> str:
+    """A kind that another project's controller defines, as text for kubectl."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": schema}}},
+    }
+    return json.dumps(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": {
+                "group": group,
+                "names": {"kind": kind, "plural": plural},
+                "scope": "Namespaced",
+                "versions": [version],
+            },
+        }
+    )
+
+
+def test_objects_for_multus_and_for_the_prometheus_operator_are_made_and_removed(
+    engine: Pulumi, own_plane: ControlPlane, site_copy: Callable[..., Path]
+) -> None:
+    engine.up()
+    copy = site_copy(network_mode="macvlan", prometheus="operator")
+    refused = engine.up(check=False)
+    assert refused.returncode != 0
+    assert "NetworkAttachmentDefinition (k8s.cni.cncf.io/v1)" in refused.stdout
+    assert "railweld_network_mode" in refused.stdout
+    assert no_stack_trace(refused.stdout)
+    for group, kind, plural in (
+        ("k8s.cni.cncf.io", "NetworkAttachmentDefinition", "network-attachment-definitions"),
+        ("monitoring.coreos.com", "PrometheusRule", "prometheusrules"),
+        ("monitoring.coreos.com", "PodMonitor", "podmonitors"),
+    ):
+        own_plane.kubectl("apply", "--filename", "-", text=definition(group, kind, plural))
+        wanted = f"crd/{plural}.{group}"
+        own_plane.kubectl("wait", wanted, "--for=condition=Established", "--timeout=30s")
+    engine.up()
+    changed = stack_for(load_site([str(copy)]))
+    kinds = {each["kind"] for each in changed.manifests()}
+    assert {"NetworkAttachmentDefinition", "PrometheusRule", "PodMonitor"} <= kinds
+    assert as_described(own_plane, changed)
+    assert engine.changes() == {}
+    engine("config", "set", "railweld:site", str(LAB))
+    engine.up()
+    rails = own_plane.kubectl("-n", "railweld-jobs", "get", "network-attachment-definitions")
+    assert rails.stdout == ""
+
+
 def test_what_others_added_is_left_alone(
     engine: Pulumi, own_plane: ControlPlane, deployed: Stack
 ) -> None:
