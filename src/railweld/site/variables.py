@@ -545,7 +545,10 @@ class HostVariables(_Scope):
     )
     gpu_persistence: bool = Field(True, description="persistence mode")
     gpu_ecc: bool = Field(True, description="ECC memory; a change needs a reboot")
-    gpu_mig: bool = Field(False, description="MIG mode")
+    gpu_mig: bool = Field(
+        False,
+        description="MIG mode; instances are the operator's, Kubernetes and Slurm count whole GPUs",
+    )
     driver_modules: Literal["open", "proprietary"] | None = Field(
         None, description="flavour of the kernel modules; default: the version set's"
     )
