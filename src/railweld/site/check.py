@@ -41,6 +41,8 @@ _SLURM_WORDS: Final = frozenset({"default", "localhost", "all", "none"})
 _DATACENTER = re.compile(r"^(Tesla |A100|A30|A40|A10|A2\b|H\d|GH\d|B\d|GB\d|L4|L40|T4|V100|P100)")
 _CONSUMER = re.compile(r"^(GeForce|TITAN)", re.IGNORECASE)
 _LAST_PORT: Final = 65535
+#: Prefix length of a node's own part of the pods' addresses: kube-controller-manager's default.
+_PODS_OF_A_NODE: Final = 24
 _VARIABLE = re.compile(r"railweld_[a-z0-9_]+")
 
 
@@ -53,6 +55,7 @@ def check(description: Description, site: Site | None) -> None:
         _one_value_per_site,
         _addresses,
         _rails,
+        _cluster_networks,
         _link_layers,
         _switch_ports,
         _classes,
@@ -369,6 +372,64 @@ def _rails_of_host(description: Description, host: Host) -> None:
                 expected=f"a host address of {net}" if net else "no gateway without a subnet",
                 fix="correct the gateway or leave it out",
             )
+
+
+def _cluster_networks(description: Description) -> None:
+    """Addresses inside the cluster belong to nobody else: traffic to an owner outside is lost."""
+    members = _cluster_members(description)
+    if not members:
+        return
+    inside = {
+        field: net
+        for field in ("pod_cidr", "service_cidr")
+        if (text := _value(description, field)) and (net := network(text)) is not None
+    }
+    taken = {f"{PREFIX}{field}": net for field, net in inside.items()}
+    for name in description.names:
+        address = network(description.address(name))
+        if address is not None:
+            taken.setdefault(f"{name} ({address.network_address})", address)
+        host = description.hosts.get(name)
+        for hca in host.hcas if host else ():
+            if hca.subnet and (rail := network(hca.subnet)) is not None:
+                taken.setdefault(f"the rail network {rail}", rail)
+    for field, net in inside.items():
+        others = [
+            name
+            for name, other in taken.items()
+            if name != f"{PREFIX}{field}" and net.overlaps(other)
+        ]
+        if others:
+            description.report(
+                "cluster.network_taken",
+                key=PREFIX + field,
+                found=f"{net}, which holds addresses of {_some(others)}",
+                expected="a network that nothing else uses; nodes could not reach the others",
+                fix=f"choose another {PREFIX}{field}; of a running cluster it cannot be changed",
+            )
+    pods = inside.get("pod_cidr")
+    room = 2 ** max(0, _PODS_OF_A_NODE - pods.prefixlen) if pods else 0
+    if pods and len(members) > room:
+        description.report(
+            "cluster.pod_cidr_small",
+            key=f"{PREFIX}pod_cidr",
+            found=f"{pods}, enough for {room} nodes with a /{_PODS_OF_A_NODE} each",
+            expected=f"room for the {len(members)} nodes of the cluster",
+            fix=f"widen {PREFIX}pod_cidr; of a running cluster it cannot be changed",
+        )
+
+
+def _cluster_members(description: Description) -> list[str]:
+    """Nodes of the cluster; empty for a site without a control plane."""
+    groups = description.raw.groups
+    if not groups.get(names.GROUP_CONTROL_PLANE):
+        return []
+    return list(
+        dict.fromkeys((
+            *groups[names.GROUP_CONTROL_PLANE],
+            *groups.get(names.GROUP_GPU_NODES, ()),
+        ))
+    )  # fmt: skip
 
 
 def _is_host_of(text: str, net: ipaddress.IPv4Network | None) -> bool:

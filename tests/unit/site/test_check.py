@@ -42,6 +42,44 @@ def test_a_wrong_group_value_is_one_finding_for_all_its_hosts(draft: Any) -> Non
     assert problem.found == "text 'eight'"
 
 
+# --- the cluster's own networks ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "taken"),
+    [
+        ("pod_cidr", "10.0.0.0/24", "head1 (10.0.0.10)"),
+        ("service_cidr", "10.0.0.0/28", "gpu1 (10.0.0.11)"),
+        ("pod_cidr", "10.10.0.0/16", "the rail network 10.10.1.0/24"),
+        ("pod_cidr", "10.96.8.0/21", "railweld_service_cidr"),
+    ],
+)
+def test_cluster_network_that_somebody_uses_is_refused(
+    draft: Any, field: str, value: str, taken: str
+) -> None:
+    draft.group_vars["all"][f"railweld_{field}"] = value
+    said = [each for each in draft.check() if each.id == "cluster.network_taken"]
+    assert any(taken in each.found and each.key == f"railweld_{field}" for each in said)
+    assert all(each.is_error for each in said)
+
+
+def test_networks_beside_each_other_are_fine(draft: Any) -> None:
+    draft.group_vars["all"]["railweld_pod_cidr"] = "10.0.1.0/24"
+    draft.hosts["gpu_nodes"] = {"gpu1": "10.0.0.11"}
+    del draft.hosts["control_plane"]
+    assert not [each for each in draft.check() if each.id.startswith("cluster.")]
+
+
+def test_pod_network_with_fewer_parts_than_nodes_is_refused(draft: Any) -> None:
+    draft.group_vars["all"]["railweld_pod_cidr"] = "10.244.0.0/23"
+    problem = draft.only_error()
+    assert problem.id == "cluster.pod_cidr_small"
+    assert "enough for 2 nodes" in problem.found
+    assert "the 3 nodes" in problem.expected
+    draft.group_vars["all"]["railweld_pod_cidr"] = "10.244.0.0/22"
+    assert not [each for each in draft.check() if each.is_error]
+
+
 # --- groups and names --------------------------------------------------------------------------
 
 
