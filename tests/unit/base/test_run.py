@@ -352,6 +352,44 @@ def test_a_kubelet_is_exchanged_between_jobs_and_a_failure_returns_the_node(
     assert not record.exists()
 
 
+def test_a_node_is_returned_after_a_cut_though_its_kubelet_does_not_run(
+    play: Callable[..., Run], asked: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    record = tmp_path / "maintenance.json"
+    left = {"cordon": "true", "mark": "railweld base", "slurm": "drained|railweld base"}
+    for name, content in left.items():
+        (tmp_path / "heads" / name).write_text(f"{content}\n")
+    record.write_text(json.dumps({"reason": "railweld base", "kubernetes": True}))
+    given = {
+        "__maintenance_record": str(record),
+        "maintenance_slurm_nodes": {"stdout_lines": ["head1"]},
+        "seen": {
+            "units": {"kubelet.service": {"active": "failed"}},
+            "records": {"maintenance": json.loads(record.read_text())},
+        },
+    }
+    found = play(
+        """
+    - name: Observe
+      railweld_probe:
+    - name: Be a node that a run was cut off at
+      ansible.builtin.set_fact:
+        railweld_node: "{{ railweld_node | combine(seen, recursive=true) }}"
+    - name: Return it
+      ansible.builtin.include_role: {name: maintenance, tasks_from: restore}
+""",
+        "-e",
+        json.dumps(given),
+    )
+    assert found.code == 0, found.text
+    assert asked() == [
+        "scontrol update nodename=head1 state=resume",
+        "uncordon head1",
+        "annotate node head1 railweld.io/maintenance-",
+    ], found.text
+    assert not record.exists()
+
+
 def test_pods_of_a_node_that_is_away_are_not_waited_for(
     play: Callable[..., Run], asked: Callable[[], list[str]]
 ) -> None:
