@@ -27,6 +27,8 @@ railweld_site: scale
 railweld_version_set: a100-2023
 railweld_vendor_repository: ubuntu2204
 railweld_time_sources: [ntp.example.com]
+railweld_pod_cidr: 10.224.0.0/12
+railweld_service_cidr: 10.240.0.0/16
 ansible_user: ops
 ansible_ssh_common_args: "-o ProxyJump={{ jump_host }}"
 jump_host: jump.example.com
