@@ -71,6 +71,14 @@ def test_every_good_node_runs_what_was_described(lab: TestLab, node: str) -> Non
     assert {"libnccl2", "cuda-toolkit-12-1", "nvidia-fabricmanager-515"} <= held
 
 
+def test_a_power_cut_leaves_no_work_and_wakes_no_udev(lab: TestLab) -> None:
+    """udevd hears of devices of the whole machine: on lab nodes it costs, on many a core each."""
+    lab.node("gpu1", "test", "-x", "/lib/systemd/systemd-udevd")
+    lab.fault("power-cut", "gpu1", "seconds=0")
+    state = lab.node("gpu1", "sh", "-c", "systemctl is-active systemd-udevd || true")
+    assert state.strip() == "inactive"
+
+
 def test_second_run_changes_nothing(lab: TestLab) -> None:
     run = lab.play("--limit", "head1,gpu1,gpu2,gpu3").assert_ok()
     assert set(run.changed().values()) == {0}
