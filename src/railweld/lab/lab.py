@@ -27,6 +27,8 @@ from railweld.state import held
 #: How long a node may take from start to a reachable SSH server.
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.2
+#: Makes what firmware and kernel would have made.
+BOOT_UNIT = "railweld-lab-boot.service"
 #: Nodes that are started at the same time; a boot is a second of one core.
 PARALLEL = 4
 #: Folders that cannot lie on the container's own overlay.
@@ -112,13 +114,15 @@ class Node:
         """Wait until systemd has started everything and the SSH server greets.
 
         Raises:
-            LabError: it did not in time; the text has the units that failed.
+            LabError: it did not in time, with the units that failed; or the stand-ins for hardware
+                were not set up, with the reason.
         """
         deadline = time.monotonic() + timeout
         state = ""
         while time.monotonic() < deadline:
             state = self.exec(["systemctl", "is-system-running"], check=False).stdout.strip()
             if state in ("running", "degraded") and self.answers_ssh():
+                self._require_hardware()
                 return
             time.sleep(POLL_S)
         failed = self.exec(["systemctl", "--failed", "--no-legend", "--plain"], check=False).text
@@ -127,6 +131,15 @@ class Node:
             f"expected 'running' and an SSH server on {self.plan.address}:22\n{failed}\n"
             f"see: podman logs {self.container}; podman exec {self.container} journalctl -b"
         )
+
+    def _require_hardware(self) -> None:
+        if self.exec(["systemctl", "is-failed", "--quiet", BOOT_UNIT], check=False).ok:
+            told = self.exec(["journalctl", "-b", "-u", BOOT_UNIT, "-o", "cat", "-n", "3"]).stdout
+            raise LabError(
+                f"{self.name}: found {BOOT_UNIT} failed, expected the node's hardware set up:\n"
+                f"{told}see: podman exec {self.container} journalctl -b -u {BOOT_UNIT}. "
+                f"Fix: podman restart {self.container}"
+            )
 
     def answers_ssh(self) -> bool:
         """True if an SSH server sends its greeting."""

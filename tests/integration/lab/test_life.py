@@ -155,6 +155,35 @@ def test_up_starts_over_the_remains_of_a_killed_lab(lab: Lab) -> None:
     assert all(row.ssh for row in lab.status())
 
 
+HOLDER = """\
+[Unit]
+DefaultDependencies=no
+Before=railweld-lab-boot.service
+[Service]
+Type=exec
+ExecStart=/bin/sh -c 'exec sleep infinity 3>/sys/kernel/rcu_expedited'
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+def test_a_node_without_its_hardware_is_no_node(lab: Lab) -> None:
+    """Somebody has a file of /sys open for writing, so that it cannot become read-only."""
+    node = lab.node("gpu2")
+    unit = "/etc/systemd/system/holder.service"
+    node.exec(["dd", f"of={unit}", "status=none"], stdin=HOLDER.encode())
+    node.exec(["systemctl", "enable", "holder.service"])
+    node.cut_power()
+    try:
+        with pytest.raises(LabError, match=r"gpu2: found railweld-lab-boot(.|\n)*busy"):
+            node.start()
+    finally:
+        node.exec(["systemctl", "disable", "holder.service"])
+        node.exec(["rm", unit])
+        node.cut_power()
+        node.start()
+
+
 def test_nodes_of_a_lab_whose_keys_are_gone_are_made_anew(state: Path) -> None:
     other = Lab.from_inventory([write_inventory(state, "labtest5", "10.213.13", 0)])
     try:
