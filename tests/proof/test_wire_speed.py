@@ -30,6 +30,7 @@ def test_rates_pass_until_a_link_is_slow_and_it_is_named(lab: TestLab) -> None:
         code, found = measure(lab, "--pairs")
     finally:
         lab.clear("slow-link", "gpu1")
-    assert (code, found["slow_nodes"], found["slow_links"]) == (1, [], [NODES])
+    told = (code, found["slow_nodes"], found["slow_links"])
+    assert told == (1, [], [NODES]), found["checks"]
     code, found = measure(lab, "--pairs")
     assert (code, found["slow_links"]) == (0, [])
