@@ -5,7 +5,7 @@ A restart of the daemon at any moment finds the same observations and so goes on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -115,7 +115,7 @@ def decide(view: View) -> Decision:
     """The next step for a run."""
     if not view.live:
         return Decision(Act.WAIT, State.UNKNOWN, "the Kubernetes API does not answer")
-    outcome = _given(view) or earned(view.hosts, view.pods, view.failed_nodes) or view.seen
+    outcome = _given(view) or earned(view) or view.seen
     job = view.job
     if job is not None and job.deleting:
         outcome = outcome or Outcome(INFRASTRUCTURE, "the Job was deleted from outside", True)
@@ -127,7 +127,7 @@ def decide(view: View) -> Decision:
     if outcome.status >= 0 and not outcome.infrastructure:
         # The job's own end. Kubernetes ends the other pods after a failure; what is left stays for
         # a while, so that logs can be read.
-        if view.settled and (job.finished or _all_ended(view.hosts, view.pods)):
+        if view.settled and (job.finished or _all_ended(view)):
             return Decision(Act.FINISH, State.GONE, outcome.text, outcome)
         if view.failing < FAILING_SECONDS:
             return Decision(Act.WAIT, State.ENDING, outcome.text, outcome)
@@ -147,27 +147,26 @@ def _given(view: View) -> Outcome | None:
     return None
 
 
-def earned(
-    hosts: Sequence[str], by_name: Mapping[str, PodView], failed_nodes: Mapping[int, str]
-) -> Outcome | None:
-    """An end that follows from the pods, and from nodes that were given up; as in `View`."""
-    pods = sorted(by_name.values(), key=lambda pod: (pod.finished_at or "~", pod.index))
+def earned(view: View) -> Outcome | None:
+    """An end that follows from the pods."""
+    pods = sorted(view.pods.values(), key=lambda pod: (pod.finished_at or "~", pod.index))
     wrong = [
         pod
         for pod in pods
-        if not 0 <= pod.index < len(hosts) or (not pod.gated and pod.hostname != hosts[pod.index])
+        if not 0 <= pod.index < len(view.hosts)
+        or (not pod.gated and pod.hostname != view.hosts[pod.index])
     ]
     if wrong:
         pod = wrong[0]
         return Outcome(
             INFRASTRUCTURE,
             f"pod {pod.name}: found it pinned to {pod.hostname or 'no node'}, expected "
-            f"{hosts[pod.index] if 0 <= pod.index < len(hosts) else 'no such pod'}; "
+            f"{view.hosts[pod.index] if 0 <= pod.index < len(view.hosts) else 'no such pod'}; "
             "see the policy railweld-pin",
             True,
         )
     for pod in pods:
-        where = hosts[pod.index]
+        where = view.hosts[pod.index]
         if pod.disrupted:
             text = f"{where}: Kubernetes ended the pod: {pod.disrupted}"
             return Outcome(INFRASTRUCTURE, text, infrastructure=True, again=True)
@@ -175,26 +174,26 @@ def earned(
             if pod.reason == "OOMKilled":
                 return Outcome(137, f"{where}: out of memory (OOMKilled)")
             return Outcome(pod.exit_code, f"{where}: exit status {pod.exit_code}")
-    for rank, reason in sorted(failed_nodes.items()):
-        text = f"{hosts[rank]}: {reason}"
+    for rank, reason in sorted(view.failed_nodes.items()):
+        text = f"{view.hosts[rank]}: {reason}"
         return Outcome(INFRASTRUCTURE, text, infrastructure=True, again=True)
     for pod in pods:
         if pod.phase == "Failed" and pod.exit_code is None:
             return Outcome(
                 INFRASTRUCTURE,
-                f"{hosts[pod.index]}: the pod failed before its container ran: "
+                f"{view.hosts[pod.index]}: the pod failed before its container ran: "
                 f"{pod.waiting or pod.reason or 'no reason given'}",
                 True,
             )
-    if _all_ended(hosts, by_name) and all(pod.exit_code == 0 for pod in pods):
+    if _all_ended(view) and all(pod.exit_code == 0 for pod in pods):
         return Outcome(0, "done")
     return None
 
 
-def _all_ended(hosts: Sequence[str], pods: Mapping[str, PodView]) -> bool:
+def _all_ended(view: View) -> bool:
     """Whether every pod is there and has ended."""
-    ended = {pod.index for pod in pods.values() if pod.terminal}
-    return ended >= set(range(len(hosts)))
+    ended = {pod.index for pod in view.pods.values() if pod.terminal}
+    return ended >= set(range(len(view.hosts)))
 
 
 def _without_job(view: View, outcome: Outcome | None) -> Decision:

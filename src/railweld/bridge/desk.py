@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from railweld import names
 from railweld.bridge import explain
-from railweld.bridge.decide import earned
+from railweld.bridge.decide import Slurm as SlurmState
+from railweld.bridge.decide import View, earned
 from railweld.bridge.kube import Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.observed import Key, PodView
 from railweld.bridge.pod import wire
@@ -167,7 +168,17 @@ class Desk:
             outcome = run.decision.outcome
         elif outcome is None and objects.job is not None:
             # A job's own end is written nowhere else than in its pods.
-            outcome = earned(hosts, objects.pods, {})
+            outcome = earned(
+                View(
+                    hosts=hosts,
+                    slurm=SlurmState.UNKNOWN,
+                    live=bridge.mirror.live,
+                    job=objects.job,
+                    pods=objects.pods,
+                    attached=False,
+                    created=True,
+                )
+            )
         finished = objects.job is not None and objects.job.finished
         state = str(run.decision.state) if run is not None else "ended" if finished else "left"
         return {

@@ -176,7 +176,7 @@ class Agent:
         script = self.scratch / "slurm_script"
         script.write_bytes((self.folder / "script").read_bytes())
         script.chmod(stat.S_IRWXU)
-        if self.plan["scratch"] and Path(self.plan["scratch"]).stat().st_uid != 0:
+        if self.plan.get("scratch") and Path(self.plan["scratch"]).stat().st_uid != 0:
             raise AgentError(
                 f"{self.plan['scratch']}: found a folder that somebody else has made, expected the "
                 "kubelet's; see ls -l on the node"
@@ -453,7 +453,7 @@ class Agent:
             hub.cancel()
             # ignore_errors: files of other users may be in it; the node cleans what is left.
             shutil.rmtree(self.scratch, ignore_errors=True)
-            if self.plan["scratch"]:
+            if self.plan.get("scratch"):
                 empty(Path(self.plan["scratch"]))
         return self.status if self.status is not None else 1
 
