@@ -26,7 +26,7 @@ from railweld.site.build import (
 )
 from railweld.site.model import Hca, Host, Site
 from railweld.site.problem import Severity
-from railweld.site.variables import FABRIC_VARIABLES, SiteVariables
+from railweld.site.variables import FABRIC_VARIABLES, Partition, SiteVariables
 from railweld.versions import RuleResult
 
 #: Where the NIC's and the switch's default map put a DSCP: its upper three bits.
@@ -807,6 +807,12 @@ def _slurm(description: Description) -> None:
                     fix="use default, max_time, group or hosts",
                 )
         _gres(description, f"{PREFIX}partitions", path, partition.parameters)
+        if partition.bridge:
+            _whole_nodes(description, partition, path)
+    partitions = site.get("partitions") or SiteVariables.model_fields["partitions"].default
+    bridged = [each for each in partitions if each.bridge]
+    if any("preemptmode" not in map(str.lower, each.parameters) for each in bridged):
+        _suspends(description, f"{PREFIX}slurm_parameters", (), site.get("slurm_parameters", {}))
     _gres(description, f"{PREFIX}slurm_parameters", (), site.get("slurm_parameters", {}))
     _hardware(description)
     _virtual_ports(description)
@@ -833,6 +839,39 @@ def _derived_parameters(description: Description, parameters: Mapping[str, str])
                 found=f"{known}, which follows from the description",
                 expected=f"no second value; it is decided by {where}",
                 fix="remove it",
+            )
+
+
+def _whole_nodes(
+    description: Description, partition: Partition, path: tuple[str | int, ...]
+) -> None:
+    """What would give a bridge partition's node to a second job: Kubernetes knows nothing of it."""
+    _suspends(description, f"{PREFIX}partitions", path, partition.parameters)
+    for name, value in partition.parameters.items():
+        if name.lower() in ("oversubscribe", "shared") and value.upper() != "EXCLUSIVE":
+            description.report(
+                "slurm.whole_nodes",
+                key=f"{PREFIX}partitions",
+                path=(*path, name),
+                found=f"{name}={value} in bridge partition {partition.name}",
+                expected="EXCLUSIVE, which is the default there: a job's pods get whole nodes",
+                fix="remove it, or bridge: false",
+            )
+
+
+def _suspends(
+    description: Description, key: str, path: tuple[str | int, ...], parameters: Mapping[str, str]
+) -> None:
+    """Pods run on while their job is suspended, and hold the GPUs that another job was given."""
+    for name, value in parameters.items():
+        if name.lower() == "preemptmode" and {"SUSPEND", "GANG"} & set(value.upper().split(",")):
+            description.report(
+                "slurm.suspends",
+                key=key,
+                path=(*path, name),
+                found=f"{name}={value} for a bridge partition",
+                expected="REQUEUE, CANCEL or OFF there: pods of a suspended job run on",
+                fix="give each bridge partition a PreemptMode of its own in its parameters",
             )
 
 

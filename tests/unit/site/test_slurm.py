@@ -54,6 +54,36 @@ def test_a_partitions_own_entries_have_one_place(draft: Any, key: str) -> None:
     assert draft.only_error().id == "slurm.derived"
 
 
+def partitions(draft: Any, *, bridge: bool = True, **parameters: str) -> None:
+    draft.group_vars["all"]["railweld_partitions"] = [
+        {"name": "gpu", "group": "gpu_nodes", "bridge": bridge, "parameters": parameters}
+    ]
+
+
+@pytest.mark.parametrize("value", ["FORCE:2", "yes", "NO"])
+def test_a_bridge_partitions_nodes_are_one_jobs_each(draft: Any, value: str) -> None:
+    partitions(draft, OverSubscribe=value)
+    problem = draft.only_error()
+    assert problem.id == "slurm.whole_nodes"
+    assert value in problem.found
+    partitions(draft, OverSubscribe="Exclusive")
+    assert [p.sentence() for p in draft.check() if p.is_error] == []
+
+
+@pytest.mark.parametrize("value", ["SUSPEND,GANG", "Gang", "SUSPEND"])
+def test_jobs_of_a_bridge_partition_are_not_suspended(draft: Any, value: str) -> None:
+    partitions(draft, PreemptMode=value)
+    assert draft.only_error().id == "slurm.suspends"
+    partitions(draft)
+    draft.group_vars["all"]["railweld_slurm_parameters"] = {"PreemptMode": value}
+    assert draft.only_error().id == "slurm.suspends"
+    # The partition's own is what counts for its jobs.
+    partitions(draft, PreemptMode="REQUEUE")
+    assert [p.sentence() for p in draft.check() if p.is_error] == []
+    partitions(draft, bridge=False, PreemptMode=value)
+    assert [p.id for p in draft.check() if p.id == "slurm.suspends"] == []
+
+
 @pytest.mark.parametrize("value", ["x # rest", "a\nNodeName=evil", "", " x"])
 def test_a_value_cannot_begin_another_parameter(draft: Any, value: str) -> None:
     draft.group_vars["all"]["railweld_slurm_parameters"] = {"KillWait": value}
