@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import grp
 import logging
+import math
 import os
 import pwd
 import signal
@@ -174,6 +175,15 @@ class Bridge:
         Slurm ends most jobs of a node that is down by itself; not those with `--no-kill`.
         """
         return {rank: self.lost[host] for rank, host in enumerate(hosts) if host in self.lost}
+
+    def time_limit(self, key: Key) -> float | None:
+        """Seconds that Slurm gives a run, infinite without a limit; None while that is unknown."""
+        job = (self._jobs or {}).get(key.job_id)
+        if self.slurm_of(key) is not SlurmState.ACTIVE or job is None:
+            return None
+        if not job.active or job.restart != key.restart:
+            return None
+        return math.inf if job.time_limit is None else job.time_limit
 
     async def may_create(self) -> None:
         """Refuse while the policy that pins pods to their nodes is missing."""

@@ -19,6 +19,8 @@ INFRASTRUCTURE: Final = 1
 CANCELLED: Final = -15
 #: The Job controller ends the other pods after a failure; if it does not, the bridge does.
 FAILING_SECONDS: Final = 120.0
+#: What pods show of an end may come later than the Job's own, by another watch.
+OVER_SECONDS: Final = 10.0
 
 
 class Slurm(StrEnum):
@@ -74,6 +76,8 @@ class View:
         gated: whether pods wait to be placed by patches.
         obstacle: why pods are not made, in the words of the Job controller.
         failing: seconds since the job's own failure was first seen.
+        over: seconds since the Job controller was first seen to be through with the Job.
+        ran: whether every body was started at some time, as far as this daemon knows.
         failed_nodes: ranks on nodes that Slurm or Kubernetes has given up, and why.
         decided: why its Job was deleted; how bodies end after that is the teardown's doing.
         seen: the end that was seen last: what showed it may have gone meanwhile.
@@ -95,6 +99,8 @@ class View:
     start_limit: float = 600.0
     gated: bool = False
     failing: float = 0.0
+    over: float = 0.0
+    ran: bool = False
     obstacle: str = ""
     failed_nodes: Mapping[int, str] = field(default_factory=dict)
     decided: Outcome | None = None
@@ -185,9 +191,31 @@ def earned(view: View) -> Outcome | None:
                 f"{pod.waiting or pod.reason or 'no reason given'}",
                 True,
             )
+    if view.job is not None and not view.job.deleting and not view.job.finished:
+        # The Job controller deletes pods after a failure only, which was seen above.
+        for pod in pods:
+            if pod.deleting and not pod.terminal:
+                text = f"{view.hosts[pod.index]}: its pod was deleted from outside"
+                return Outcome(INFRASTRUCTURE, text, infrastructure=True, again=True)
     if _all_ended(view) and all(pod.exit_code == 0 for pod in pods):
         return Outcome(0, "done")
-    return None
+    return _told_by_job(view)
+
+
+def _told_by_job(view: View) -> Outcome | None:
+    """An end that only the Job still shows: pods were deleted, or collected with their node."""
+    job = view.job
+    if job is None or not job.finished:
+        return None
+    if not job.failed:
+        return Outcome(0, "done")
+    if view.over < OVER_SECONDS or not all(pod.terminal for pod in view.pods.values()):
+        return None
+    late = job.failed.startswith("DeadlineExceeded")
+    text = f"Kubernetes has ended the Job: {job.failed}"
+    if not late:
+        text += "; a pod of it was deleted from outside, see kubectl get events"
+    return Outcome(INFRASTRUCTURE, text, infrastructure=True, again=not late)
 
 
 def _all_ended(view: View) -> bool:
@@ -199,7 +227,10 @@ def _all_ended(view: View) -> bool:
 def _without_job(view: View, outcome: Outcome | None) -> Decision:
     if view.pods and not view.settled:
         outcome = outcome or Outcome(INFRASTRUCTURE, "the Job was deleted from outside", True)
-        return Decision(Act.WAIT, State.ENDING, outcome.text, outcome)
+        # Deleted without its pods (kubectl delete --cascade=orphan): nobody else would end them.
+        left = any(not pod.deleting and not pod.terminal for pod in view.pods.values())
+        act = Act.DELETE if left else Act.WAIT
+        return Decision(act, State.ENDING, outcome.text, outcome)
     if outcome is not None:
         return Decision(Act.FINISH, State.GONE, outcome.text, outcome)
     if view.created:
@@ -229,11 +260,19 @@ def _forward(view: View) -> Decision:
         # After a restart of the daemon the agents come back one by one.
         return Decision(Act.WAIT, State.RUNNING, "running")
     text = waiting(view)
+    if view.ran:
+        # Pods have gone; why, the Job controller says next.
+        return Decision(Act.WAIT, State.ENDING, text)
     if view.waited >= view.start_limit and not view.started:
         failed = Outcome(
             INFRASTRUCTURE,
             f"the pods did not start within {view.start_limit:g} s: {text}",
-            True,
+            infrastructure=True,
+            # Not an image or a volume that is wrong everywhere: there was no room where Slurm
+            # said. A node with a fault of its own is drained meanwhile.
+            again=any(
+                not pod.node and not (view.gated and pod.gated) for pod in view.pods.values()
+            ),
         )
         return Decision(Act.DELETE, State.ENDING, failed.text, failed)
     return Decision(Act.WAIT, State.STARTING, text)

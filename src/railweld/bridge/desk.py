@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from railweld import names
 from railweld.bridge import explain
+from railweld.bridge.decide import OVER_SECONDS, View, earned
 from railweld.bridge.decide import Slurm as SlurmState
-from railweld.bridge.decide import View, earned
 from railweld.bridge.kube import Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.observed import Key, PodView
 from railweld.bridge.pod import wire
@@ -177,6 +177,7 @@ class Desk:
                     pods=objects.pods,
                     attached=False,
                     created=True,
+                    over=OVER_SECONDS,
                 )
             )
         finished = objects.job is not None and objects.job.finished

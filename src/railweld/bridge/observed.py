@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,11 +61,24 @@ class JobView:
     finished: bool
     #: Kept on the Job before its pods go, so that a restart of the daemon does not lose it.
     outcome: Outcome | None
+    #: Why the Job controller gave it up; empty for one that is not finished, or complete.
+    failed: str = ""
+    #: Seconds after its start at which Kubernetes ends it; None for never.
+    deadline: int | None = None
+    #: Seconds since the epoch; None before the Job controller has seen it.
+    started: float | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> JobView:
         """Take the fields from an object."""
         metadata = manifest["metadata"]
+        status = manifest.get("status") or {}
+        ends = {
+            each["type"]: each
+            for each in status.get("conditions") or ()
+            if each["type"] in ("Complete", "Failed") and each["status"] == "True"
+        }
+        failed = ends.get("Failed") or {}
         labels = metadata.get("labels") or {}
         annotations = metadata.get("annotations") or {}
         return cls(
@@ -75,12 +89,17 @@ class JobView:
             hosts=tuple(filter(None, annotations.get(names.ANNOTATION_HOSTS, "").split(","))),
             template=labels.get(names.LABEL_PARTITION, ""),
             deleting="deletionTimestamp" in metadata,
-            finished=any(
-                each["type"] in ("Complete", "Failed") and each["status"] == "True"
-                for each in (manifest.get("status") or {}).get("conditions") or ()
-            ),
+            finished=bool(ends),
             outcome=read_outcome(annotations.get(names.ANNOTATION_OUTCOME)),
+            failed=": ".join(str(failed[key]) for key in ("reason", "message") if failed.get(key))
+            or ("no reason given" if failed else ""),
+            deadline=(manifest.get("spec") or {}).get("activeDeadlineSeconds"),
+            started=_moment(status.get("startTime")),
         )
+
+
+def _moment(text: str | None) -> float | None:
+    return dt.datetime.fromisoformat(text).timestamp() if text else None
 
 
 def read_outcome(text: str | None) -> Outcome | None:

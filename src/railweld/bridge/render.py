@@ -7,6 +7,7 @@ import copy
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -33,6 +34,11 @@ SECRET_LIMIT: Final = 1_000_000
 _POD: Final = resources.files("railweld.bridge.pod")
 _VOLUME_AGENT: Final = "railweld-agent"
 _VOLUME_JOB: Final = "railweld-job"
+
+
+def run_name(cluster: str, key: Key) -> str:
+    """Name of a run's Job and of what belongs to it."""
+    return f"slurm-{cluster}-{key.job_id}-r{key.restart}".lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +73,7 @@ class Facts:
     @property
     def name(self) -> str:
         """Of the Job and what belongs to it."""
-        return f"slurm-{self.cluster}-{self.key.job_id}-r{self.key.restart}".lower()
+        return run_name(self.cluster, self.key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +211,7 @@ def job(
         "template": pod,
     }
     if facts.time_limit is not None:
-        content["activeDeadlineSeconds"] = int(facts.time_limit) + kill_wait + DEADLINE_SLACK
+        content["activeDeadlineSeconds"] = deadline(facts.time_limit, kill_wait)
     return make(
         "batch/v1",
         "Job",
@@ -215,6 +221,27 @@ def job(
         annotations={names.ANNOTATION_SUBMITTED: facts.submitted, names.ANNOTATION_HOSTS: hosts},
         spec=content,
     )
+
+
+def deadline(time_limit: float, kill_wait: int) -> int:
+    """Seconds after which Kubernetes ends a Job that neither Slurm nor the bridge has ended."""
+    return int(time_limit) + kill_wait + DEADLINE_SLACK
+
+
+def kept_deadline(current: int | None, time_limit: float, kill_wait: int, age: float) -> int | None:
+    """The deadline of a Job whose run is active, `age` seconds after its start.
+
+    It follows the time limit, which may be changed. Slurm lets some jobs overrun it (OverTimeLimit,
+    suspension): while it does, the end stays out of reach.
+    """
+    if math.isinf(time_limit):
+        return None
+    wanted = deadline(time_limit, kill_wait)
+    if wanted >= age + DEADLINE_SLACK:
+        return wanted
+    if current is not None and current >= age + DEADLINE_SLACK:
+        return current
+    return int(age) + 2 * DEADLINE_SLACK
 
 
 #: Images without Python would fail with words that nobody understands.

@@ -61,6 +61,9 @@ class World(Protocol):
     def failed_nodes(self, hosts: tuple[str, ...]) -> Mapping[int, str]:
         """Ranks whose node is given up, and why."""
 
+    def time_limit(self, key: Key) -> float | None:
+        """Seconds that Slurm gives a run, infinite without a limit; None while that is unknown."""
+
     async def may_create(self) -> None:
         """Raise RunError while pods would not be placed as Slurm says."""
 
@@ -88,6 +91,10 @@ class Run:
         self._changed = asyncio.Event()
         self._since = time.monotonic()
         self._failing_since: float | None = None
+        self._over_since: float | None = None
+        self._ran = False
+        #: Whether the API server was ever asked to make the Job, whatever it answered.
+        self._posted = False
         self._obstacle = ""
         self._obstacle_at = 0.0
         self._noted = ("", 0.0)
@@ -263,6 +270,8 @@ class Run:
             self.created = True
             self.name, self.owner = job.name, job.owner
             self.hosts = job.hosts
+            if job.finished and self._over_since is None:
+                self._over_since = time.monotonic()
         settings = self._world.settings()
         uids = {pod.index: pod.uid for pod in objects.pods.values()}
         agents = {
@@ -271,6 +280,10 @@ class Run:
         for rank, agent in agents.items():
             if agent.state != "ready":
                 self._bodies[rank] = agent.pod_uid
+        started = {rank for rank, uid in self._bodies.items() if uids.get(rank) == uid} | {
+            pod.index for pod in objects.pods.values() if pod.terminal
+        }
+        self._ran = self._ran or 0 < len(self.hosts) == len(started)
         return View(
             hosts=self.hosts,
             slurm=self._world.slurm_of(self.key),
@@ -282,14 +295,15 @@ class Run:
             complete=self._complete,
             cancelled=self.cancelled,
             ready={rank for rank, agent in agents.items() if agent.state == "ready"},
-            started={rank for rank, uid in self._bodies.items() if uids.get(rank) == uid}
-            | {pod.index for pod in objects.pods.values() if pod.terminal},
+            started=started,
             settled=self._mirror.settled(objects.pods),
             waited=time.monotonic() - self._since,
             start_limit=settings.start_limit,
             gated=settings.gated,
             obstacle=self._obstacle,
-            failing=0.0 if self._failing_since is None else time.monotonic() - self._failing_since,
+            failing=_since(self._failing_since),
+            over=_since(self._over_since),
+            ran=self._ran,
             failed_nodes=self._world.failed_nodes(self.hosts),
             decided=self._decided,
             seen=self._seen,
@@ -310,6 +324,7 @@ class Run:
                     return outcome
                 await self._step(decision)
                 await self._find_obstacle(decision)
+                await self._keep_deadline()
             except KubeUnknownError as error:
                 _log.warning("waiting", extra={"run": str(self.key), "error": str(error)})
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
@@ -399,6 +414,7 @@ class Run:
         trial = {**manifest, "metadata": {**manifest["metadata"], "uid": ""}}
         render.secret(facts, request, trial, "0" * 64)
         self._since = time.monotonic()
+        self._posted = True
         try:
             made = await self._kube.request("POST", self._path("jobs"), manifest)
         except KubeRefusedError as error:
@@ -519,6 +535,29 @@ class Run:
                 self._obstacle = found
                 self.wake()
 
+    async def _keep_deadline(self) -> None:
+        """Kubernetes ends no job that Slurm still gives time: limits are changed, and overrun."""
+        job, limit = self._mirror.of(self.key).job, self._world.time_limit(self.key)
+        if job is None or job.deleting or job.finished or limit is None:
+            return
+        age = 0.0 if job.started is None else time.time() - job.started
+        wanted = render.kept_deadline(job.deadline, limit, self._world.settings().kill_wait, age)
+        if wanted == job.deadline:
+            return
+        try:
+            made = await self._kube.request(
+                "PATCH",
+                self._path("jobs", job.name),
+                {"metadata": {"uid": job.uid}, "spec": {"activeDeadlineSeconds": wanted}},
+                content="application/merge-patch+json",
+            )
+        except KubeRefusedError as error:
+            # No reason to end it now; asked again at the next look.
+            _log.warning("deadline refused", extra={"run": str(self.key), "error": str(error)})
+        else:
+            _log.info("deadline", extra={"run": str(self.key), "seconds": wanted})
+            self._mirror.seen(self.key, made)
+
     def _go(self) -> None:
         """Every pod is there: start the bodies."""
         leader = self.agents.get(0)
@@ -535,7 +574,10 @@ class Run:
     async def _end(self, outcome: Outcome) -> None:
         """Delete the Job; why is written on it first, if it is not Slurm's own wish."""
         objects = self._mirror.of(self.key)
-        if objects.job is None or objects.job.deleting:
+        if objects.job is None:
+            await self._end_orphans()
+            return
+        if objects.job.deleting:
             return
         path = self._path("jobs", objects.job.name)
         try:
@@ -562,10 +604,38 @@ class Run:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
 
+    async def _end_orphans(self) -> None:
+        """Delete what a Job has left that was taken away without its objects."""
+        if await self._find_job():
+            return
+        name = render.run_name(self._cluster(), self.key)
+        paths = [
+            self._path("pods", pod.name)
+            for pod in self._mirror.of(self.key).pods.values()
+            if not pod.deleting and not pod.terminal
+        ]
+        for path in (*paths, self._path("secrets", name), self._path("services", name)):
+            try:
+                await self._kube.request("DELETE", path)
+            except KubeRefusedError as error:
+                if error.status != NOT_FOUND:
+                    raise
+
+    async def _find_job(self) -> bool:
+        """Whether there is a Job that the copy, begun anew at the wrong moment, does not have."""
+        name = render.run_name(self._cluster(), self.key)
+        found = await self._kube.get(self._path("jobs", name))
+        if found is not None:
+            self._mirror.seen(self.key, found)
+            self.wake()
+        return found is not None
+
     async def _is_gone(self) -> bool:
         """Look once more, past every cache, before Slurm is told that its nodes are free."""
-        if not self.created:
+        if not self.created and not self._posted:
             return True
+        if self._mirror.of(self.key).job is None and await self._find_job():
+            return False
         items, _ = await self._kube.list(
             self._path("pods"), labels=label_selector(self._cluster(), self.key)
         )
@@ -574,6 +644,10 @@ class Run:
 
     def _cluster(self) -> str:
         return self._mirror.cluster
+
+
+def _since(moment: float | None) -> float:
+    return 0.0 if moment is None else time.monotonic() - moment
 
 
 Driver = Callable[[Run], Awaitable[None]]

@@ -103,7 +103,8 @@ def test_cancelling_deletes_and_then_waits_for_the_pods() -> None:
     assert decide(view(*RUNNING, started=ALL, cancelled=True)).act is Act.DELETE
     deleting = dataclasses.replace(JOB, deleting=True)
     assert decide(view(*RUNNING, job=deleting, cancelled=True)).act is Act.WAIT
-    assert decide(view(*RUNNING, job=None, cancelled=True)).act is Act.WAIT
+    taken_along = (dataclasses.replace(each, deleting=True) for each in RUNNING)
+    assert decide(view(*taken_along, job=None, cancelled=True)).act is Act.WAIT
     gone = decide(view(job=None, cancelled=True))
     assert gone.act is Act.FINISH
     assert gone.outcome is not None
@@ -211,6 +212,76 @@ def test_pods_that_do_not_start_are_given_up_with_the_reason() -> None:
     assert "2/3 pods" in found.text
 
 
+def test_a_job_for_which_slurms_node_has_no_room_is_put_back_and_a_wrong_image_is_not() -> None:
+    unplaced = pod(1, phase="Pending", node="", waiting="0/3 nodes are available: 1 Insufficient")
+    pulling = pod(1, phase="Pending", waiting="ImagePullBackOff: no such image")
+    for stuck, again in ((unplaced, True), (pulling, False)):
+        found = decide(view(pod(0), stuck, pod(2), ready={0, 2}, waited=601.0))
+        assert found.act is Act.DELETE
+        assert found.outcome is not None
+        assert (found.outcome.infrastructure, found.outcome.again) == (True, again)
+
+
+def test_a_pod_that_is_deleted_from_outside_ends_the_gang_whatever_its_body_makes_of_it() -> None:
+    found = decide(view(pod(0), pod(1, deleting=True), pod(2), started=ALL))
+    assert found.act is Act.DELETE
+    assert found.outcome is not None
+    assert found.outcome == Outcome(1, "gpu2: its pod was deleted from outside", True, True)
+    # After a failure the Job controller deletes the others: that is its doing.
+    found = decide(view(ended(0, 3), pod(1, deleting=True), pod(2, deleting=True)))
+    assert found.outcome == Outcome(3, "gpu1: exit status 3")
+    deleting = dataclasses.replace(JOB, deleting=True)
+    found = decide(view(pod(0, deleting=True), job=deleting, cancelled=True))
+    assert found.outcome is not None
+    assert found.outcome.status == -15
+
+
+FAILED = dataclasses.replace(JOB, finished=True, failed="BackoffLimitExceeded: reached the limit")
+
+
+def test_a_job_that_its_controller_gave_up_ends_though_no_pod_is_left_to_show_why() -> None:
+    found = decide(view(job=FAILED, waited=10_000.0, ran=True, over=10.0))
+    assert found.act is Act.DELETE
+    assert found.outcome is not None
+    assert (found.outcome.infrastructure, found.outcome.again) == (True, True)
+    assert "BackoffLimitExceeded" in found.text
+    assert "a pod of it was deleted from outside" in found.text
+    # Until then it has not failed to start, however long it has run.
+    for job in (JOB, FAILED):
+        found = decide(view(job=job, waited=10_000.0, ran=True))
+        assert (found.act, found.state) == (Act.WAIT, State.ENDING)
+
+
+def test_what_pods_show_counts_more_than_the_jobs_words() -> None:
+    """Jobs and pods are watched apart: a pod's end may be seen after the Job's."""
+    assert decide(view(pod(0), ended(1, 143, deleting=True), job=FAILED, over=99.0)).outcome is None
+    found = decide(view(ended(0, 7), ended(1, 143, deleting=True), job=FAILED, over=99.0))
+    assert found.outcome == Outcome(7, "gpu1: exit status 7")
+
+
+def test_a_complete_job_whose_pods_were_collected_is_done() -> None:
+    found = decide(view(job=dataclasses.replace(JOB, finished=True), waited=10_000.0))
+    assert (found.act, found.outcome) == (Act.FINISH, Outcome(0, "done"))
+
+
+def test_the_deadline_of_kubernetes_is_no_reason_for_another_attempt() -> None:
+    late = dataclasses.replace(FAILED, failed="DeadlineExceeded: Job was active longer")
+    found = decide(view(job=late, over=10.0))
+    assert found.outcome is not None
+    assert (found.outcome.infrastructure, found.outcome.again) == (True, False)
+    assert "from outside" not in found.text
+
+
+def test_pods_that_a_deleted_job_has_left_are_ended() -> None:
+    """`kubectl delete job --cascade=orphan`: no controller would do it."""
+    found = decide(view(*RUNNING, job=None))
+    assert found.act is Act.DELETE
+    assert "deleted from outside" in found.text
+    taken_along = (dataclasses.replace(each, deleting=True) for each in RUNNING)
+    assert decide(view(*taken_along, job=None)).act is Act.WAIT
+    assert decide(view(*RUNNING, job=None, live=False)).act is Act.WAIT
+
+
 def test_a_job_deleted_by_someone_else_ends() -> None:
     found = decide(view(*RUNNING, job=dataclasses.replace(JOB, deleting=True), started=ALL))
     assert found.act is Act.WAIT
@@ -287,11 +358,12 @@ VIEWS = st.builds(
     job=st.one_of(
         st.none(),
         st.builds(
-            lambda deleting, finished, outcome: dataclasses.replace(
-                JOB, deleting=deleting, finished=finished, outcome=outcome
+            lambda deleting, finished, failed, outcome: dataclasses.replace(
+                JOB, deleting=deleting, finished=finished, failed=failed, outcome=outcome
             ),
             st.booleans(),
             st.booleans(),
+            st.sampled_from(["", "BackoffLimitExceeded"]),
             st.sampled_from([None, Outcome(1, "x", True)]),
         ),
     ),
@@ -304,6 +376,8 @@ VIEWS = st.builds(
     settled=st.booleans(),
     waited=st.sampled_from([0.0, 10_000.0]),
     failing=st.sampled_from([0.0, 10_000.0]),
+    over=st.sampled_from([0.0, 10_000.0]),
+    ran=st.booleans(),
     failed_nodes=st.sampled_from([{}, {}, {1: "lost"}]),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from typing import Any
 
 import pytest
@@ -67,6 +68,29 @@ def test_one_pod_per_node_and_the_first_failure_ends_all() -> None:
     assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
     assert spec["podFailurePolicy"]["rules"][0]["action"] == "FailJob"
     assert spec["activeDeadlineSeconds"] == 3600 + 60 + 300
+
+
+@pytest.mark.parametrize(
+    ("limit", "age", "current", "kept"),
+    [
+        (3600.0, 0.0, 3960, 3960),
+        # Raised and lowered by scontrol.
+        (7200.0, 1800.0, 3960, 7560),
+        (1800.0, 600.0, 3960, 2160),
+        (math.inf, 1800.0, 3960, None),
+        (3600.0, 1800.0, None, 3960),
+        # Past the limit and active still: OverTimeLimit, or a suspension that Slurm does not count.
+        (3600.0, 3700.0, 3960, 4300),
+        (3600.0, 3900.0, 4300, 4300),
+        (3600.0, 4100.0, 4300, 4700),
+    ],
+)
+def test_kubernetes_ends_no_job_that_slurm_still_gives_time(
+    limit: float, age: float, current: int | None, kept: int | None
+) -> None:
+    found = render.kept_deadline(current, limit, 60, age)
+    assert found == kept
+    assert found is None or found >= age + render.DEADLINE_SLACK / 2
 
 
 def test_pods_are_told_their_nodes_in_rank_order() -> None:
