@@ -160,6 +160,16 @@ class Stream:
         return self.offset - len(self.line)
 
 
+def file_of(descriptor: int) -> str | None:
+    """The file that Slurm opened for the job; of large jobs nodes write theirs beside it."""
+    try:
+        found = os.fstat(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    return path if stat.S_ISREG(found.st_mode) and found.st_nlink else None
+
+
 class Client:
     """The batch step of one job."""
 
@@ -275,6 +285,7 @@ class Client:
                 directory=os.getcwd(),
                 umask=mask,
                 apart=(out.st_dev, out.st_ino) != (err.st_dev, err.st_ino),
+                outputs=[file_of(1), file_of(2)],
                 created=self.created,
                 written=[[*key, stream.written] for key, stream in self.streams.items()],
             )

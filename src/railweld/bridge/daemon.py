@@ -319,6 +319,8 @@ class Bridge:
                     else "the script runs on the first node, srun reaches the others"
                 )
             )
+            if request.outputs and request.outputs[0]:
+                session.note(f"output of the other nodes: {request.outputs[0]}.NODE")
         return run
 
     async def _find(self, uid: int, asked: Attach) -> SlurmJob:
@@ -411,7 +413,12 @@ class Bridge:
             mode=wanted.mode,
             reason=wanted.reason,
             image=wanted.image,
+            outputs=asked.outputs if self._has_own_files(wanted.mode, facts) else (),
         )
+
+    def _has_own_files(self, mode: str, facts: render.Facts) -> bool:
+        """Whether nodes write their output themselves: there are too many to stream it all."""
+        return mode == "spmd" and len(facts.hosts) > self.config.streams
 
     def _check_image(self, image: str) -> None:
         try:

@@ -90,6 +90,7 @@ class Request:
         mode: `spmd` or `leader`.
         reason: why that mode.
         image: None for the template's.
+        outputs: files beside which nodes write their output, where it is not streamed.
     """
 
     script: bytes
@@ -101,6 +102,7 @@ class Request:
     mode: str
     reason: str
     image: str | None
+    outputs: tuple[str | None, ...] = ()
 
 
 def labels(facts: Facts, template: str) -> dict[str, str]:
@@ -270,6 +272,7 @@ def secret(facts: Facts, request: Request, owner: Manifest, key: str) -> Manifes
         "directory": request.directory,
         "umask": request.umask,
         "apart": request.apart,
+        "outputs": list(request.outputs),
         "environment": dict(request.environment),
         "user": facts.user,
         "home": facts.home,

@@ -49,6 +49,8 @@ class Attach:
     written: list[Any]
     environment: bytes
     script: bytes
+    #: Files of stdout and stderr, as the user's own process names them.
+    outputs: tuple[str | None, ...] = ()
 
     @classmethod
     def read(cls, content: dict[str, Any], environment: bytes, script: bytes) -> Attach:
@@ -57,6 +59,7 @@ class Attach:
         directory = content.get("directory")
         umask = content.get("umask")
         written = content.get("written", [])
+        outputs = content.get("outputs", [])
         if (
             not isinstance(arguments, list)
             or not all(isinstance(each, str) for each in arguments)
@@ -65,6 +68,8 @@ class Attach:
             or "\0" in directory
             or not isinstance(umask, int)
             or not isinstance(written, list)
+            or not isinstance(outputs, list)
+            or not all(each is None or _is_path(each) for each in outputs)
         ):
             raise Refused("found a request that no batch step sends")
         return cls(
@@ -78,7 +83,12 @@ class Attach:
             written=written,
             environment=environment,
             script=script,
+            outputs=tuple(outputs),
         )
+
+
+def _is_path(text: Any) -> bool:
+    return isinstance(text, str) and text.startswith("/") and "\0" not in text
 
 
 def number(text: Any, what: str) -> int:

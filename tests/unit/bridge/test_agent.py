@@ -19,7 +19,7 @@ import pytest
 
 from railweld.bridge.hub import Agent, Hub
 from railweld.bridge.pod import wire
-from railweld.bridge.pod.agent import Spool, empty
+from railweld.bridge.pod.agent import Spool, empty, shortages
 
 SRC = Path(__file__).parents[3] / "src"
 KEY = b"k" * 64
@@ -312,6 +312,67 @@ def test_strangers_are_hung_up_on(greeting: bytes) -> None:
         assert not crew.agents
 
     asyncio.run(play())
+
+
+def test_a_node_that_is_not_streamed_keeps_its_output_beside_the_users_file(
+    tmp_path: Path,
+) -> None:
+    async def play() -> None:
+        crew = Crew(3)
+        where = folder(tmp_path, "echo out $SLURM_NODEID; echo err $SLURM_NODEID >&2", 3)
+        plan = json.loads((where / "plan").read_text())
+        plan |= {"apart": True, "outputs": [f"{tmp_path}/out.txt", f"{tmp_path}/none/err.txt"]}
+        (where / "plan").write_text(json.dumps(plan))
+        # Of an earlier run, and another's.
+        (tmp_path / "out.txt.n1").write_text("before\n")
+        (tmp_path / "out.txt.n2").symlink_to(tmp_path / "elsewhere")
+        async with hub(crew) as (_, port):
+            pods = [await agent(where, rank, port) for rank in range(3)]
+            # Where its file cannot be written the body is none the worse.
+            assert [await pod.wait() for pod in pods] == [0, 0, 0]
+
+    asyncio.run(play())
+    assert (tmp_path / "out.txt.n1").read_text() == "before\nout 1\n"
+    assert not (tmp_path / "out.txt.n0").exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_pod_that_came_to_any_node_has_the_rank_of_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(2)
+        where = folder(tmp_path, "echo $SLURM_NODEID $SLURMD_NODENAME", 2)
+        plan = json.loads((where / "plan").read_text()) | {"hosts": ["k0", "k1"]}
+        (where / "plan").write_text(json.dumps(plan))
+        async with hub(crew) as (_, port):
+            pods = [
+                await agent(where, index, port, RAILWELD_NODE=node)
+                for index, node in ((0, "k1"), (1, "k0"))
+            ]
+            assert [await pod.wait() for pod in pods] == [0, 0]
+        assert crew.output == {0: b"0 n0\n", 1: b"1 n1\n"}
+
+    asyncio.run(play())
+
+
+def test_a_pod_with_rdma_is_told_of_too_little_locked_or_shared_memory(tmp_path: Path) -> None:
+    """NCCL says nothing of it and goes over TCP."""
+    code = (
+        "import sys, resource, pathlib\nsys.path.insert(0, sys.argv[1])\n"
+        "from railweld.bridge.pod.agent import shortages\n"
+        "resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))\n"
+        "print(*shortages(*map(pathlib.Path, sys.argv[2:])), sep='\\n')\n"
+    )
+
+    def said(*paths: str) -> list[str]:
+        argv = [sys.executable, "-IS", "-c", code, str(SRC), *paths]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    locked, shared = said(str(tmp_path), "/sys/fs")
+    assert "found 64 KiB of memory that may be locked" in locked
+    assert "railweld_memlock_kib" in locked
+    assert "found 0 KiB in /sys/fs" in shared
+    assert said(str(tmp_path / "none"), "/sys/fs") == [""]
+    assert shortages(tmp_path / "none") == []
 
 
 def test_a_spool_keeps_the_newest_and_says_where_it_begins() -> None:

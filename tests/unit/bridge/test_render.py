@@ -151,6 +151,14 @@ def test_the_secret_belongs_to_the_job_and_has_the_script_as_it_is() -> None:
     assert "alice:x:2001:2001::/home/alice:/bin/sh\n" in passwd
 
 
+def test_the_agent_knows_beside_which_files_it_writes() -> None:
+    plans = [
+        json.loads(base64.b64decode(secret(request(**given))["data"]["plan"]))["outputs"]
+        for given in ({}, {"outputs": ("/home/alice/o", None)})
+    ]
+    assert plans == [[], ["/home/alice/o", None]]
+
+
 def test_the_agent_knows_the_runs_part_of_the_scratch_folder() -> None:
     mounts = [
         {"name": "cache", "mountPath": "/local/cache"},

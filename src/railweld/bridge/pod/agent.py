@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import resource
 import shutil
 import signal
 import stat
@@ -43,6 +44,12 @@ KILL_MARGIN_SECONDS = 1.0
 #: Processes that the body leaves behind get this long.
 LEFTOVER_SECONDS = 2.0
 STDOUT, STDERR = 1, 2
+#: Where a pod with RDMA has its devices, and the memory that NCCL's processes share.
+RDMA = Path("/dev/infiniband")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the pod's own memory
+#: Less locked or shared memory than this is a mistake of the site; NCCL takes it without a word
+#: and goes on over TCP, or fails in the middle.
+ENOUGH_BYTES = 1024 * 1024 * 1024
 DEFAULTED = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGALRM),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGTSTP),
@@ -129,6 +136,8 @@ class Agent:
         self._leader: step.Leader | None = None
         self._follower: step.Follower | None = None
         self._open_pipes = 0
+        #: This node's own files, by stream, of a job whose nodes are too many to stream from.
+        self._files: dict[int, int] = {}
         self.scratch = Path(tempfile.mkdtemp(prefix="railweld-"))
 
     # -- the body ----------------------------------------------------------------------------
@@ -226,8 +235,26 @@ class Agent:
         with contextlib.suppress(OSError):
             # The container's log; whoever reads it is never far behind.
             _write_all(stream, data)
+        self._keep(stream, data)
+
+    def _keep(self, stream: int, data: bytes) -> None:
+        """Output on its way to the user's file, and to the node's own."""
+        if stream in self._files:
+            with contextlib.suppress(OSError):
+                _write_all(self._files[stream], data)
         self.spools[stream].append(data)
         self._more.set()
+
+    def _open_files(self) -> None:
+        node, umask = self.plan["nodes"][self.rank], self.plan["umask"]
+        for stream, path in zip((STDOUT, STDERR), self.plan.get("outputs") or ()):
+            if path is None or self.rank == 0 or (stream == STDERR and not self.plan["apart"]):
+                continue
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                self._files[stream] = os.open(f"{path}.{node}", flags, 0o666 & ~umask)
+            except OSError as error:
+                _log(f"bridge: {path}.{node}: {error.strerror}; see railweld-bridge logs")
 
     def _close(self, end: int) -> None:
         asyncio.get_running_loop().remove_reader(end)
@@ -494,6 +521,11 @@ class Agent:
         await writer.drain()
 
     async def _work(self) -> None:
+        self._open_files()
+        # In mode spmd the client marks every line with its node.
+        mark = f"{self.plan['nodes'][self.rank]}: " if self.plan["mode"] == "leader" else ""
+        for text in shortages():
+            self._say(mark + text)
         if self.plan["mode"] == "leader" and self.rank > 0:
             await self._follow()
         else:
@@ -528,11 +560,14 @@ class Agent:
         with contextlib.suppress(AttributeError, OSError):
             self._report()
 
-    def _fail(self, text: str) -> None:
+    def _say(self, text: str) -> None:
+        """A line of the bridge's own in the job's output."""
         line = f"bridge: {text}\n".encode()
         _write_all(STDERR, line)
-        self.spools[STDERR if self.plan["apart"] else STDOUT].append(line)
-        self._more.set()
+        self._keep(STDERR if self.plan["apart"] else STDOUT, line)
+
+    def _fail(self, text: str) -> None:
+        self._say(text)
         self.status = 1
         self._ended.set()
 
@@ -562,6 +597,29 @@ class Agent:
             await asyncio.sleep(0.02)
         # One turn of the loop for the last report to leave.
         await asyncio.sleep(0.01)
+
+
+def shortages(rdma: Path = RDMA, shared: Path = SHARED_MEMORY) -> list[str]:
+    """What RDMA and NCCL need of the node and do not get; nothing for a pod without RDMA."""
+    if not rdma.is_dir():
+        return []
+    found = []
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if locked != resource.RLIM_INFINITY and locked < ENOUGH_BYTES:
+        found.append(
+            f"found {locked // 1024} KiB of memory that may be locked, expected no limit: RDMA may "
+            "fail or fall back to TCP. Fix: railweld_memlock_kib"
+        )
+    try:
+        size = os.statvfs(shared)
+    except OSError as error:
+        return [*found, f"{shared}: {error.strerror}"]
+    if size.f_blocks * size.f_frsize < ENOUGH_BYTES:
+        found.append(
+            f"found {size.f_blocks * size.f_frsize // 1024} KiB in {shared}, expected 1 GiB or "
+            "more: NCCL and data loaders may fail. Fix: railweld_job_shm_gib"
+        )
+    return found
 
 
 def empty(folder: Path) -> None:
