@@ -94,6 +94,10 @@ LABEL_JOB_UID: Final = "railweld.io/uid"
 LABEL_PARTITION: Final = "railweld.io/partition"
 LABEL_AGENT: Final = "railweld.io/agent"
 GATE_PLACEMENT: Final = "railweld.io/placement"
+#: On pods whose rank is that of the node that they come to, among these.
+ANNOTATION_RANKS: Final = "railweld.io/ranked-hosts"
+#: Variable of such a pod: its node.
+POD_VARIABLE_NODE: Final = "RAILWELD_NODE"
 ANNOTATION_SUBMITTED: Final = "railweld.io/submitted"
 ANNOTATION_OUTCOME: Final = "railweld.io/outcome"
 

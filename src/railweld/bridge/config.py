@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 from railweld import names
 from railweld.errors import RailweldError
 
-Placement = Literal["auto", "admission", "patch"]
-PLACEMENTS: Final = ("auto", "admission", "patch")
+Placement = Literal["auto", "admission", "patch", "affinity"]
+PLACEMENTS: Final = ("auto", "admission", "patch", "affinity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,8 @@ class Config:
         registries: beginnings of images that jobs may name; empty: any.
         host_network: whether jobs run in the network of their nodes.
         devices: what each node of a partition must offer, by resource.
-        placement: who puts pod i on node i: the API server's policy, or patches (before 1.36).
+        placement: who puts pod i on node i: the API server's policy, or patches (before 1.36); or
+            nobody, and pods are ranked by the nodes of the job that they come to (before 1.27).
         minimum_uid: users below it get no jobs.
         tick: how often slurmctld is asked.
         start_limit: how long pods may take to start.
@@ -141,7 +142,9 @@ def parse(data: Any, where: str = "bridge configuration") -> Config:
         if not data.get(name):
             problems.append(f"{name}: found nothing, expected a value")
     if values.get("placement", "auto") not in PLACEMENTS:
-        problems.append(f"placement: found {data['placement']!r}, expected auto, admission, patch")
+        problems.append(
+            f"placement: found {data['placement']!r}, expected one of {', '.join(PLACEMENTS)}"
+        )
     if problems:
         raise RailweldError(f"{where}: " + "; ".join(problems))
     config = Config(**values)

@@ -83,6 +83,7 @@ class Bridge:
         self._seed: bytes | None = None
         self._policy_seen = float("-inf")
         self._gated = config.placement == "patch"
+        self._ranked = config.placement == "affinity"
         self._kill_wait = KILL_WAIT
         self._prepared = False
         self._comments: dict[Key, str] = {}
@@ -157,6 +158,7 @@ class Bridge:
             hub=f"{host}:{port or self.hub_port}",
             kill_wait=self._kill_wait,
             gated=self._gated,
+            ranked=self._ranked,
             start_limit=self.config.start_limit,
             streams=self.config.streams,
         )
@@ -187,7 +189,8 @@ class Bridge:
 
     async def may_create(self) -> None:
         """Refuse while the policy that pins pods to their nodes is missing."""
-        if self._gated or time.monotonic() - self._policy_seen < POLICY_SECONDS:
+        pinned = not self._gated and not self._ranked
+        if not pinned or time.monotonic() - self._policy_seen < POLICY_SECONDS:
             return
         base = "/apis/admissionregistration.k8s.io/v1"
         for kind in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"):

@@ -131,8 +131,10 @@ class PodView:
     uid: str
     #: Of the Job that made it.
     job_uid: str
+    #: Its rank, by the Job controller or by its node.
     index: int
     hostname: str | None
+    #: Whether it has no place yet.
     gated: bool
     node: str
     phase: str
@@ -175,6 +177,15 @@ class PodView:
             disrupted = f"{reason}: {status.get('message', '')}"
         else:
             disrupted = ""
+        index = int((metadata.get("labels") or {}).get(INDEX, "-1"))
+        hostname = (spec.get("nodeSelector") or {}).get(HOSTNAME)
+        gated, node = bool(spec.get("schedulingGates")), str(spec.get("nodeName") or "")
+        ranks = (metadata.get("annotations") or {}).get(names.ANNOTATION_RANKS)
+        if ranks:
+            # Its rank is not decided before it has a node; one that is none of the job's has none.
+            hosts = ranks.split(",")
+            gated, hostname = not node, node or None
+            index = (hosts.index(node) if node in hosts else -1) if node else index
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -186,10 +197,10 @@ class PodView:
                 ),
                 "",
             ),
-            index=int((metadata.get("labels") or {}).get(INDEX, "-1")),
-            hostname=(spec.get("nodeSelector") or {}).get(HOSTNAME),
-            gated=bool(spec.get("schedulingGates")),
-            node=str(spec.get("nodeName") or ""),
+            index=index,
+            hostname=hostname,
+            gated=gated,
+            node=node,
             phase=str(status.get("phase") or "Pending"),
             deleting="deletionTimestamp" in metadata,
             ip=str(status.get("podIP") or ""),

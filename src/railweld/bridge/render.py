@@ -126,6 +126,7 @@ def job(
     agent: str,
     kill_wait: int,
     gated: bool,
+    ranked: bool = False,
 ) -> Manifest:
     """The Indexed Job.
 
@@ -138,6 +139,7 @@ def job(
         agent: ConfigMap with the agent.
         kill_wait: Slurm's KillWait, seconds.
         gated: whether pods are placed by patches, and wait for them behind a gate.
+        ranked: whether pods come to any of the nodes, one to each, and are ranked by these.
     """
     count = len(facts.hosts)
     marks = labels(facts, template["metadata"]["name"])
@@ -149,6 +151,10 @@ def job(
     spec = pod["spec"]
     if gated:
         spec["schedulingGates"] = [{"name": names.GATE_PLACEMENT}]
+    elif ranked:
+        # Each asks for all GPUs of a node, so that no node takes two.
+        metadata["annotations"][names.ANNOTATION_RANKS] = hosts
+        spec["affinity"] = _affinity(facts.hosts)
     else:
         metadata["annotations"][names.ANNOTATION_HOSTS] = hosts
     spec["restartPolicy"] = "Never"
@@ -185,6 +191,10 @@ def job(
         {"name": "RAILWELD_POD_UID", "valueFrom": _field("metadata.uid")},
         {"name": "RAILWELD_POD_IP", "valueFrom": _field("status.podIP")},
     ]
+    if ranked:
+        container["env"].append(
+            {"name": names.POD_VARIABLE_NODE, "valueFrom": _field("spec.nodeName")}
+        )
     container["volumeMounts"] = [
         *(container.get("volumeMounts") or ()),
         {"name": _VOLUME_AGENT, "mountPath": names.POD_AGENT, "readOnly": True},
@@ -254,6 +264,12 @@ _START: Final = (
 )
 
 
+def _affinity(hosts: tuple[str, ...]) -> dict[str, Any]:
+    one = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(hosts)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [one]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 def _field(path: str) -> dict[str, Any]:
     return {"fieldRef": {"fieldPath": path}}
 
@@ -268,6 +284,7 @@ def secret(facts: Facts, request: Request, owner: Manifest, key: str) -> Manifes
     plan = {
         "mode": request.mode,
         "nodes": list(facts.nodes),
+        "hosts": list(facts.hosts),
         "arguments": list(request.arguments),
         "directory": request.directory,
         "umask": request.umask,

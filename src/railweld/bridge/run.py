@@ -45,6 +45,7 @@ class Settings:
     hub: str
     kill_wait: int
     gated: bool
+    ranked: bool
     start_limit: float
     streams: int
 
@@ -409,6 +410,7 @@ class Run:
             agent=await self._world.agent_config(),
             kill_wait=settings.kill_wait,
             gated=settings.gated,
+            ranked=settings.ranked,
         )
         # Refused here, before anything is made, rather than with pods waiting for it.
         trial = {**manifest, "metadata": {**manifest["metadata"], "uid": ""}}

@@ -16,7 +16,7 @@ from railweld import names
 from railweld.errors import RailweldError
 from railweld.site.model import Host, Site
 from railweld.site.variables import Partition
-from railweld.stack.bridge import PIN_SINCE
+from railweld.stack.bridge import GATES_SINCE, PIN_SINCE
 from railweld.versions.rules import version_key
 
 CONTROLLER_PORT: Final = 6817
@@ -264,15 +264,17 @@ def _bridge(site: Site, head: str) -> dict[str, Any] | None:
             },
             "registries": list(site.job_registries),
             "host_network": site.network_mode == "host",
-            "placement": "admission" if pins_at_admission(site) else "patch",
+            "placement": pod_placement(site),
         },
     }
 
 
-def pins_at_admission(site: Site) -> bool:
-    """Whether the API server itself puts pod i onto node i (see railweld.stack.bridge)."""
-    version = version_key(site.versions.component("kubernetes").version) or ()
-    return tuple(version[:2]) >= PIN_SINCE
+def pod_placement(site: Site) -> str:
+    """How pod i comes to node i: what the site's Kubernetes can do (see railweld.stack.bridge)."""
+    version = tuple((version_key(site.versions.component("kubernetes").version) or ())[:2])
+    if version >= PIN_SINCE:
+        return "admission"
+    return "patch" if version >= GATES_SINCE else "affinity"
 
 
 def _node(site: Site, host: Host, head: str, place: str, port: int | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from railweld.stack.quota import PRIORITY_JOB
 PIN_POLICY: Final = "railweld-pin"
 #: First Kubernetes with MutatingAdmissionPolicy v1.
 PIN_SINCE: Final = (1, 36)
+#: First Kubernetes with scheduling gates, and with nodes that can be chosen behind one.
+GATES_SINCE: Final = (1, 27)
 USERS: Final = "railweld:users"
 
 _RBAC: Final = "rbac.authorization.k8s.io"

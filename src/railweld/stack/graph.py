@@ -349,7 +349,11 @@ def _warnings(
     if not _at_least(version, bridge.PIN_SINCE):
         yield (
             f"Kubernetes {version} has no MutatingAdmissionPolicy v1 (since 1.36): the bridge "
-            "places pods by gates and patches, which takes longer"
+            + (
+                "places pods by gates and patches, which takes longer"
+                if _at_least(version, bridge.GATES_SINCE)
+                else "lets the scheduler spread pods over the job's nodes and ranks them by these"
+            )
         )
     if site.gpu_stack == "operator" and "gpu_plugin" not in without:
         yield "the gpu-operator is a Helm release: `stack render` prints its command, not its YAML"

@@ -99,7 +99,7 @@ def folder(tmp_path: Path, script: str, nodes: int, mode: str = "spmd") -> Path:
 
 
 async def agent(
-    where: Path, rank: int, port: int, python: str = sys.executable
+    where: Path, rank: int, port: int, python: str = sys.executable, **variables: str
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         python, "-IS", "-c", START, str(SRC), str(where),
@@ -107,7 +107,7 @@ async def agent(
         env={
             "PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(rank), "RAILWELD_JOB": "job",
             "RAILWELD_HUB": f"127.0.0.1:{port}", "RAILWELD_POD_IP": "127.0.0.1",
-            "RAILWELD_POD_UID": f"uid{rank}",
+            "RAILWELD_POD_UID": f"uid{rank}", **variables,
         },
     )  # fmt: skip
 

@@ -199,6 +199,16 @@ def test_a_pod_of_no_rank_ends_the_job() -> None:
     assert found.act is Act.DELETE
 
 
+def test_a_pod_that_is_ranked_by_its_node_is_waited_for_until_it_has_one() -> None:
+    """Before that it stands with the rank of another; nothing starts, nothing is patched."""
+    unplaced = dataclasses.replace(pod(1), name="x", gated=True, hostname=None, node="")
+    found = decide(view(pod(0), unplaced, pod(1), ready=ALL - {2}))
+    assert (found.act, found.state) == (Act.WAIT, State.STARTING)
+    found = decide(view(pod(0), unplaced, pod(1), ready=ALL - {2}, waited=601.0))
+    assert found.outcome is not None
+    assert found.outcome.again
+
+
 def test_gated_pods_are_placed() -> None:
     gated = pod(0, gated=True, hostname=None, phase="Pending")
     assert decide(view(gated, gated=True)).act is Act.PLACE

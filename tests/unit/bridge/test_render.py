@@ -11,7 +11,7 @@ import pytest
 
 from railweld import names
 from railweld.bridge import render
-from railweld.bridge.observed import Key
+from railweld.bridge.observed import INDEX, Key, PodView
 from railweld.stack import bridge as stack
 
 TEMPLATE = stack.pod_template(
@@ -101,6 +101,31 @@ def test_pods_are_told_their_nodes_in_rank_order() -> None:
     gated = job(gated=True)["spec"]["template"]
     assert names.ANNOTATION_HOSTS not in gated["metadata"]["annotations"]
     assert gated["spec"]["schedulingGates"] == [{"name": names.GATE_PLACEMENT}]
+
+
+def test_where_nothing_pins_pods_they_are_ranked_by_the_nodes_of_the_job() -> None:
+    template = job(ranked=True)["spec"]["template"]
+    assert template["metadata"]["annotations"] == {names.ANNOTATION_RANKS: "gpu1,gpu2"}
+    (term,) = template["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["gpu1", "gpu2"]}
+    ]
+    (container,) = template["spec"]["containers"]
+    assert names.POD_VARIABLE_NODE in [each["name"] for each in container["env"]]
+    assert "schedulingGates" not in template["spec"]
+
+    def seen(**spec: Any) -> tuple[int, str | None, bool]:
+        metadata = {**template["metadata"], "name": "p", "uid": "u"}
+        metadata["labels"] = {**metadata["labels"], INDEX: "0"}
+        pod = PodView.of({"metadata": metadata, "spec": {**template["spec"], **spec}})
+        return pod.index, pod.hostname, pod.gated
+
+    assert seen() == (0, None, True)
+    assert seen(nodeName="gpu2") == (1, "gpu2", False)
+    # Of none of the job's nodes; the run is ended then.
+    assert seen(nodeName="gpu9") == (-1, "gpu9", False)
 
 
 def test_pods_run_as_the_submitter_and_without_an_account_of_kubernetes() -> None:

@@ -67,14 +67,26 @@ def test_the_daemons_configuration_follows_from_the_description(site: SiteMaker)
     assert found.devices == {"Big_Ones": {"nvidia.com/gpu": 8, "rdma/hca": 1}}
     assert found.advertise == "10.0.0.10:6830"
     assert found.registries == ("registry.site/ml",)
-    assert found.placement == "patch"
+    assert found.placement == "affinity"
     assert bridge["paths"] == ["/data"]
     assert str(found.kubeconfig) == names.BRIDGE_KUBECONFIG
 
 
-def test_pods_are_pinned_at_admission_where_kubernetes_can(site: SiteMaker) -> None:
-    newer = {"railweld_version_overrides": {"kubernetes": "1.36.3"}}
-    assert model.fact(site(everywhere=newer))["bridge"]["config"]["placement"] == "admission"
+@pytest.mark.parametrize(
+    ("version", "placement"),
+    [
+        ("1.36.3", "admission"),
+        ("1.35.9", "patch"),
+        ("1.27.0", "patch"),
+        # What a100-2023 pins has no gates, and nothing of a pod's place can be changed.
+        ("1.26.0", "affinity"),
+    ],
+)
+def test_pods_come_to_their_nodes_by_what_kubernetes_can(
+    site: SiteMaker, version: str, placement: str
+) -> None:
+    chosen = {"railweld_version_overrides": {"kubernetes": version}}
+    assert model.fact(site(everywhere=chosen))["bridge"]["config"]["placement"] == placement
 
 
 def test_a_site_may_not_decide_twice_but_may_where_no_bridge_is(site: SiteMaker) -> None:

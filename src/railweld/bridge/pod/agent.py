@@ -108,7 +108,11 @@ class Agent:
         self.folder = folder
         self.plan: dict[str, Any] = json.loads((folder / "plan").read_text())
         self.key = (folder / "key").read_bytes()
+        node = os.environ.get("RAILWELD_NODE")
         self.rank = int(os.environ["JOB_COMPLETION_INDEX"])
+        if node:
+            # An old Kubernetes: whichever node the pod came to says which rank it has.
+            self.rank = self.plan["hosts"].index(node)
         self.job = os.environ["RAILWELD_JOB"]
         host, _, port = os.environ["RAILWELD_HUB"].rpartition(":")
         self.hub = (host.strip("[]"), int(port))
