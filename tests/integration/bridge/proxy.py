@@ -34,6 +34,7 @@ class Fault:
         before: called before the request is passed on, which then is not.
         after: called when the server has answered; the daemon does not get the answer.
         freeze: the answer's body never comes.
+        delay: seconds that a request waits before it is passed on.
     """
 
     matches: Callable[[str, str, str], bool]
@@ -41,6 +42,7 @@ class Fault:
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
     freeze: bool = False
+    delay: float = 0.0
     times: int | None = None
     happened: int = 0
 
@@ -101,6 +103,8 @@ class Proxy:
         if fault is not None and fault.before is not None:
             await asyncio.to_thread(fault.before)
             raise web.HTTPServiceUnavailable
+        if fault is not None:
+            await asyncio.sleep(fault.delay)
         # Without a certificate of its own: the daemon's token decides what may be done.
         trust = ssl.create_default_context(cafile=str(self.plane.folder / "ca.crt"))
         server = f"https://{self.plane.address}:{self.plane.port}"

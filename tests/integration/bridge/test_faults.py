@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,8 @@ SAVES = SPMD + (
     "trap 'echo saving; sleep 8; echo saved; exit 0' TERM\n"
     '[ "$SLURM_RESTART_COUNT" = 0 ] || exit 0\necho up\nsleep 600 & wait\n'
 )
+#: Ends at once the second time.
+ONCE = SPMD + 'echo run $SLURM_RESTART_COUNT\n[ "$SLURM_RESTART_COUNT" != 0 ] || sleep 300\n'
 CLIENT = "/usr/libexec/railweld/exec .*slurm_script"
 
 
@@ -297,7 +299,8 @@ def test_a_full_disk_loses_no_output(world: World) -> None:
 # -- the API server ----------------------------------------------------------------------------
 
 
-def test_an_outage_of_the_api_ends_nothing(world: World) -> None:
+def test_an_outage_of_two_minutes_ends_nothing(world: World) -> None:
+    """Longer than nodes' leases: all of them look unready for a moment afterwards."""
     job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
     world.has_said(job, "up 1\n")
     before = uids(world, job)
@@ -306,10 +309,17 @@ def test_an_outage_of_the_api_ends_nothing(world: World) -> None:
         wait_for(lambda: "Kubernetes API does not answer" in world.get_any("/readyz"))
         lines = world.output(job).count("line")
         wait_for(lambda: world.output(job).count("line") > lines + 20)
-        assert world.slurm.state(job) == "RUNNING"
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            assert world.slurm.state(job) == "RUNNING"
+            time.sleep(2)
     finally:
         world.plane.start_api_server()
         world.plane.wait()
+    wait_for(lambda: world.get("/readyz", check=False) == "ok\n")
+    # Every kubelet has reported again, and Slurm's nodes are what they were.
+    wait_for(lambda: world.ready_nodes() == len(world.slurm.nodes))
+    wait_for(lambda: "down" not in world.slurm.sh("sinfo --noheader --format=%T"))
     world.slurm.sh("touch /data/go")
     world.slurm.wait_state(job, "COMPLETED")
     assert uids(world, job) == before
@@ -347,6 +357,44 @@ def test_a_job_that_starts_in_an_outage_waits_and_says_so(world: World) -> None:
         world.plane.wait()
     world.slurm.wait_state(job, "COMPLETED")
     assert "ran\n" in world.output(job)
+
+
+def test_a_job_cancelled_while_it_is_made_leaves_nothing(world: World, proxy: Proxy) -> None:
+    """The server has made the Job and its answer gets lost; the user cancels in that moment."""
+    jobs: list[int] = []
+    submitted = threading.Event()
+
+    def cancel() -> None:
+        submitted.wait(60)
+        world.slurm.run("scancel", str(jobs[0]))
+        wait_for(lambda: world.slurm.state(jobs[0]) == "COMPLETING")
+
+    proxy.fault(matches=lambda m, p, _q: m == "POST" and p.endswith("/jobs"), after=cancel, times=1)
+    jobs.append(world.slurm.script(SLEEP, "-N2"))
+    submitted.set()
+    world.slurm.wait_state(jobs[0], "CANCELLED")
+    assert proxy.faults[0].happened == 1
+    assert world.live_pods() == []
+    assert world.objects("jobs", jobs[0]) == []
+    assert "up" not in world.output(jobs[0])
+
+
+def test_cancelling_everything_over_a_slow_api_server_drains_no_node(
+    world: World, proxy: Proxy
+) -> None:
+    jobs = [world.slurm.script(SLEEP, "-N1") for _ in world.slurm.nodes]
+    for job in jobs:
+        world.has_said(job, "up 0\n")
+    proxy.fault(matches=lambda m, _p, q: m != "GET" and "watch" not in q, delay=5.0)
+    started = time.monotonic()
+    world.slurm.run("scancel", *map(str, jobs))
+    for job in jobs:
+        world.slurm.wait_state(job, "CANCELLED")
+    # KillWait would end the batch steps by force, the epilogs' own limit would drain the nodes.
+    assert time.monotonic() - started < 60
+    assert world.live_pods() == []
+    wait_for(world.slurm.idle)
+    assert proxy.faults[0].happened >= len(jobs)
 
 
 def test_a_busy_api_server_is_asked_again(world: World, proxy: Proxy) -> None:
@@ -399,8 +447,7 @@ def test_a_watch_that_falls_silent_is_noticed(world: World, proxy: Proxy) -> Non
 
 
 def test_an_evicted_pod_puts_the_job_back_into_the_queue(world: World) -> None:
-    text = SPMD + 'echo run $SLURM_RESTART_COUNT\n[ "$SLURM_RESTART_COUNT" != 0 ] || sleep 300\n'
-    job = world.slurm.script(text, "-w", "gpu1,gpu2", "-N2")
+    job = world.slurm.script(ONCE, "-w", "gpu1,gpu2", "-N2")
     wait_for(lambda: world.output(job).count("run 0\n") == 2)
     world.fault("gpu2", "evict")
     world.has_said(job, "low on resource")
@@ -408,6 +455,117 @@ def test_an_evicted_pod_puts_the_job_back_into_the_queue(world: World) -> None:
     world.slurm.wait_state(job, "COMPLETED")
     assert world.output(job).count("run 1\n") == 2
     assert world.slurm.job(job)["Restarts"] == "1"
+
+
+def test_a_job_is_put_back_only_so_often(world: World, settings: dict[str, object]) -> None:
+    settings["requeues"] = 0
+    world.restart_daemon("TERM", requeues=0)
+    job = world.slurm.script(SLEEP, "-w", "gpu2", "--requeue")
+    world.has_said(job, "up 0\n")
+    world.fault("gpu2", "evict")
+    world.slurm.wait_state(job, "FAILED")
+    assert "low on resource" in world.output(job)
+    assert world.slurm.job(job)["Restarts"] == "0"
+
+
+def evict(world: World, pod: str) -> None:
+    """As `kubectl drain` does it."""
+    metadata = {"name": pod, "namespace": names.NAMESPACE_JOBS}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{names.NAMESPACE_JOBS}/pods/{pod}/eviction"
+    world.plane.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
+
+
+def delete(world: World, pod: str) -> None:
+    argv = ("delete", "pod", pod, "-n", names.NAMESPACE_JOBS, "--wait=false")
+    world.plane.kubectl(*argv)
+
+
+@pytest.mark.parametrize(
+    ("way", "said"), [(evict, "Kubernetes ended the pod"), (delete, "its pod was deleted")]
+)
+def test_a_pod_that_someone_takes_away_puts_the_job_back_into_the_queue(
+    world: World, way: Callable[[World, str], None], said: str
+) -> None:
+    job = world.slurm.script(ONCE, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: world.output(job).count("run 0\n") == 2)
+    way(world, world.pods(job)[1]["metadata"]["name"])
+    world.has_said(job, f"bridge: gpu2: {said}")
+    world.has_said(job, "put back into the queue")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("run 1\n") == 2
+    assert world.slurm.job(job)["Restarts"] == "1"
+
+
+def test_pods_that_a_deleted_job_leaves_behind_are_ended(world: World) -> None:
+    job = world.slurm.script(SLEEP, "-N2", "--no-requeue")
+    world.has_said(job, "up 1\n")
+    argv = ("delete", "job", f"slurm-lab-{job}-r0", "-n", names.NAMESPACE_JOBS)
+    world.plane.kubectl(*argv, "--cascade=orphan", "--wait=false")
+    world.slurm.wait_state(job, "FAILED")
+    assert "deleted from outside" in world.output(job)
+    assert world.live_pods() == []
+    assert world.objects("secrets", job) == []
+
+
+def test_a_quota_that_holds_a_pod_back_is_said_in_the_output(world: World) -> None:
+    namespace = ("-n", names.NAMESPACE_JOBS)
+    world.plane.kubectl("create", "quota", "tight", "--hard=pods=1", *namespace)
+    try:
+        job = world.slurm.script(SPMD + "echo ran\n", "-w", "gpu1,gpu2", "-N2")
+        world.has_said(job, "exceeded quota: tight")
+        assert "quota of railweld-jobs" in world.ask("explain", str(job), user="alice")
+        assert "ran\n" not in world.output(job)
+    finally:
+        world.plane.kubectl("delete", "quota", "tight", *namespace)
+    # The Job controller tries again by itself, less often each time.
+    world.slurm.wait_state(job, "COMPLETED", seconds=400)
+    assert world.output(job).count("ran\n") == 2
+
+
+def test_a_job_for_which_its_node_has_no_room_goes_back_into_the_queue(
+    world: World, settings: dict[str, object]
+) -> None:
+    settings |= {"start_limit": 4, "sync_nodes": False}
+    world.restart_daemon("TERM", start_limit=4, sync_nodes=False)
+    _allocatable(world, "gpu4", "7")
+    try:
+        job = world.slurm.script(SPMD + "echo ran\n", "-w", "gpu4")
+        world.has_said(job, "Insufficient nvidia.com/gpu")
+        world.has_said(job, "put back into the queue")
+        wait_for(lambda: world.slurm.job(job).get("Restarts") == "1")
+        assert "ran\n" not in world.output(job)
+    finally:
+        _allocatable(world, "gpu4", "8")
+    world.slurm.wait_state(job, "COMPLETED")
+
+
+def test_a_node_taken_out_of_the_cluster_and_a_restart_of_slurmctld_end_its_job_only(
+    world: World,
+) -> None:
+    gone = world.slurm.script(SLEEP, "-w", "gpu16", "--no-requeue")
+    other = world.slurm.script(WAITS, "-w", "gpu1")
+    world.has_said(gone, "up 0\n")
+    world.has_said(other, "up 0\n")
+    before = uids(world, other)
+    node = json.loads(world.plane.kubectl("get", "node", "gpu16", "-o", "json").stdout)
+    world.plane.kubectl("delete", "node", "gpu16", "--wait=false")
+    try:
+        wait_for(lambda: "DOWN" in world.slurm.node("gpu16")["state"])
+        assert world.slurm.node("gpu16")["reason"] == "railweld: no such node in Kubernetes"
+        world.slurm.stop_slurmctld()
+        world.slurm.start_slurmctld()
+        world.slurm.wait_state(gone, "NODE_FAIL", "FAILED")
+        assert "DOWN" in world.slurm.node("gpu16")["state"]
+        assert uids(world, other) == before
+        world.slurm.sh("touch /data/go")
+        world.slurm.wait_state(other, "COMPLETED")
+    finally:
+        metadata = {key: node["metadata"].get(key) for key in ("name", "labels", "annotations")}
+        node = {**node, "metadata": metadata, "spec": {}}
+        world.plane.kubectl("create", "-f", "-", text=json.dumps(node))
+    wait_for(lambda: world.slurm.node("gpu16")["state"] == "IDLE", 240)
+    assert [pod for pod in world.live_pods() if f"-{gone}-" in pod] == []
 
 
 def test_a_job_deleted_from_outside_fails_and_says_so(world: World) -> None:

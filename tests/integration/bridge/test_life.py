@@ -105,6 +105,22 @@ def test_output_of_many_nodes_is_marked_by_lines(world: World) -> None:
         assert lines == [f"{rank}:{n}" for n in range(1, 2001)] + ["end"]
 
 
+def test_of_more_nodes_than_are_streamed_each_has_a_file_of_its_own(world: World) -> None:
+    world.restart_daemon("TERM", streams=2)
+    try:
+        job, output = finish(world, SPMD + "seq 1 2000; echo end $SLURM_NODEID\n", "-N3")
+    finally:
+        world.restart_daemon("TERM", streams=32)
+    path = f"/home/alice/slurm-{job}.out"
+    assert f"bridge: output of the other nodes: {path}.NODE\n" in output
+    lines = "".join(f"{n}\n" for n in range(1, 2001))
+    assert output.endswith(f"{lines}end 0\n")
+    for rank in (1, 2):
+        assert world.slurm.read(f"{path}.gpu{rank + 1}") == f"{lines}end {rank}\n"
+        owner = world.slurm.run("stat", "-c", "%U", f"{path}.gpu{rank + 1}").stdout
+        assert owner == "alice\n"
+
+
 def test_the_environment_is_slurms_and_the_images_not_the_login_nodes(world: World) -> None:
     job = world.slurm.script(
         "#!/bin/bash\nenv -0 | sort -z | tr '\\0' '\\n'\n",
@@ -282,6 +298,90 @@ def test_the_time_limit_ends_the_pods_and_the_job_is_a_timeout(world: World) -> 
     assert "got TERM\n" in world.output(job)
     assert "DUE TO TIME LIMIT" in world.output(job)
     assert world.live_pods() == []
+
+
+def test_a_time_limit_that_is_changed_reaches_kubernetes(world: World) -> None:
+    """Otherwise Kubernetes would end a job whose time was extended, at its old limit."""
+    job = world.slurm.script(SLEEP, "--time=10")
+    world.has_said(job, "here\n")
+
+    def deadline() -> object:
+        (found,) = world.objects("jobs", job)
+        return found["spec"].get("activeDeadlineSeconds")
+
+    assert deadline() == 600 + 60 + 300
+    world.slurm.run("scontrol", "update", f"jobid={job}", "timelimit=20")
+    wait_for(lambda: deadline() == 1200 + 60 + 300)
+    world.slurm.run("scontrol", "update", f"jobid={job}", "timelimit=UNLIMITED")
+    wait_for(lambda: deadline() is None)
+    assert world.slurm.state(job) == "RUNNING"
+    world.slurm.run("scancel", str(job))
+    world.slurm.wait_state(job, "CANCELLED")
+
+
+def test_scancel_of_a_job_that_waits_in_slurm(world: World) -> None:
+    first = world.slurm.script(SLEEP, "-w", "gpu1")
+    world.has_said(first, "here\n")
+    second = world.slurm.script(SLEEP, "-w", "gpu1")
+    world.slurm.wait_state(second, "PENDING")
+    world.slurm.run("scancel", str(second))
+    world.slurm.wait_state(second, "CANCELLED")
+    assert world.objects("jobs", second) == []
+    assert world.slurm.state(first) == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes", "seen"),
+    [
+        pytest.param("hold", ("gpu1", "gpu2"), "ContainerCreating", id="creating"),
+        pytest.param("pull", ("gpu1", "gpu2"), "ImagePullBackOff", id="pulling"),
+        # The first pod's agent waits for the second pod.
+        pytest.param("hold", ("gpu2",), "1/2 pods", id="barrier"),
+    ],
+)
+def test_scancel_before_the_bodies_run(
+    world: World, fault: str, nodes: tuple[str, ...], seen: str
+) -> None:
+    for node in nodes:
+        world.fault(node, fault, "no such image")
+    job = world.slurm.script(SPMD + "echo here\n", "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: seen in world.ask("explain", str(job), user="alice"))
+    assert len(world.live_pods()) == 2
+    world.slurm.run("scancel", str(job))
+    world.slurm.wait_state(job, "CANCELLED")
+    assert world.live_pods() == []
+    assert world.objects("jobs", job) == []
+    assert "here\n" not in world.output(job)
+    wait_for(world.slurm.idle)
+
+
+def test_scancel_again_while_the_pods_take_their_grace(world: World) -> None:
+    """Impatience gives no node away: not a second time, nor with SIGKILL for the batch step."""
+    trap = "trap 'echo saving; sleep 12; echo saved; exit 0' TERM"
+    job = world.slurm.script(f"#!/bin/bash\n{trap}\necho up\nsleep 600 & wait\n", "-w", "gpu1")
+    world.has_said(job, "up\n")
+    world.slurm.run("scancel", str(job))
+    world.has_said(job, "saving\n")
+    world.slurm.run("scancel", str(job), check=False)
+    world.slurm.run("scancel", "--full", "--signal=KILL", str(job), check=False)
+    after = world.slurm.script("#!/bin/sh\necho after\n", "-w", "gpu1")
+    wait_for(lambda: world.slurm.state(after) != "PENDING")
+    assert [pod for pod in world.live_pods() if f"-{job}-" in pod] == []
+    world.slurm.wait_state(job, "CANCELLED")
+    world.slurm.wait_state(after, "COMPLETED")
+
+
+def test_scancel_of_one_task_leaves_the_array_alone(world: World) -> None:
+    job = world.slurm.script(SLEEP, "--array=1-2", "--output=one-%A-%a.out")
+    for task in (1, 2):
+        path = f"/home/alice/one-{job}-{task}.out"
+        wait_for(lambda p=path: "here" in world.slurm.sh(f"cat {p}", check=False))
+    world.slurm.run("scancel", f"{job}_2")
+    wait_for(lambda: len(world.live_pods()) == 1)
+    explained = world.ask("explain", f"{job}_1", user="alice")
+    assert "it runs; nothing to do" in explained
+    world.slurm.run("scancel", str(job))
+    wait_for(lambda: not world.live_pods() and world.slurm.idle())
 
 
 def test_a_body_may_take_its_grace_and_slurm_waits_for_it(world: World) -> None:

@@ -116,6 +116,8 @@ def test_no_pod_without_a_running_job_of_a_bridge_partition(world: World) -> Non
         ({"restart": "-1"}, "expected a number"),
         ({"directory": "relative"}, "no batch step sends"),
         ({"arguments": [1]}, "no batch step sends"),
+        ({"outputs": ["relative"]}, "no batch step sends"),
+        ({"outputs": {"1": "/x"}}, "no batch step sends"),
         ({"op": "delete"}, "found the operation"),
         ({"op": "epilog", "node": "gpu1"}, "for Slurm's own processes"),
         ({"version": 99}, "different releases"),

@@ -29,6 +29,32 @@ def test_the_training_script_runs_unchanged_on_slurms_nodes_in_slurms_order(worl
     assert owner == "alice"
 
 
+@pytest.mark.parametrize("placement", ["patch", "affinity"])
+def test_ranks_are_in_slurms_order_where_no_policy_pins_pods(world: World, placement: str) -> None:
+    """Kubernetes 1.27 to 1.35, and before: the ways work on newer ones too."""
+    slurm, nodes = world.slurm, ("gpu3", "gpu5", "gpu9", "gpu12")
+    world.restart_daemon("TERM", placement=placement)
+    try:
+        job = slurm.script(
+            FIXTURE.read_text(),
+            *("--chdir=/home/alice", f"--nodelist={','.join(nodes)}", "--nodes=4", "--ntasks=32"),
+            "--export=ALL,TORCHRUN_SECONDS=5",
+        )
+        path = f"/home/alice/train-{job}.out"
+        wait_for(lambda: "job" in slurm.sh(f"cat {path}", check=False))
+        # A daemon that starts in mid-job knows the ranks again.
+        world.restart_daemon()
+        slurm.wait_state(job, "COMPLETED")
+    finally:
+        world.restart_daemon("TERM", placement="auto")
+    assert sorted(world.hosts(job)) == sorted(nodes)
+    output = slurm.read(path)
+    for node in nodes:
+        assert f"[{node}] job {job} on gpu[3,5,9,12]\n" in output
+    # The rendezvous is at the address of the first one, and its sum over all ranks.
+    assert output.count(f"of 32: sum {32 * 31 // 2}\n") == 4
+
+
 def test_scancel_ends_every_pod_before_slurm_frees_the_nodes(world: World) -> None:
     slurm = world.slurm
     job = slurm.script(

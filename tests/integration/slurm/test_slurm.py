@@ -358,3 +358,99 @@ def test_a_node_that_is_described_no_more_goes_only_without_jobs(
     assert slurm.head("systemctl is-active slurmd@gpu1", check=False) == "inactive"
     slurm.deploy().assert_ok()
     assert slurm.head("sinfo --noheader --Node --format=%N").split() == ["gpu1", "gpu2"]
+
+
+#: Debian's revision on nodes whose Slurm was installed a while ago: its packages, renamed.
+OLDER = r"""set -e
+rm -rf /root/older && mkdir /root/older && cd /root/older
+now=$(dpkg-query -W -f '${Version}' slurmd)
+apt-get -qq download $(dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\n' |
+  awk -v now="$now" '$1 == "hi" || $1 == "ii" { if ($3 == now) print $2 "=" now }')
+for deb in *.deb; do
+  dpkg-deb --raw-extract "$deb" tree
+  sed -i "s/$now/$now~older/g" tree/DEBIAN/control
+  dpkg-deb --build --root-owner-group tree "older-$deb" >/dev/null
+  rm -r tree
+done
+dpkg --install --force-downgrade older-*.deb
+"""
+BACKUPS = "/var/backups/railweld-slurm"
+
+
+@pytest.fixture
+def older(slurm: Slurm) -> str:
+    """Both hosts have an older revision; returns the one that the site describes."""
+    version = slurm.lab.installed("head1")["slurmctld"]
+    for host in ("head1", "gpu2"):
+        slurm.lab.node(host, "sh", "-c", OLDER)
+        assert slurm.lab.installed(host)["slurmd"] == f"{version}~older"
+    wait_for(lambda: slurm.head("sinfo -h -o %T").split() == ["idle"], "idle nodes")
+    return version
+
+
+def test_an_upgrade_backs_up_first_keeps_its_order_and_jobs_live_on(
+    slurm: Slurm, older: str, jobs: dict[str, str]
+) -> None:
+    lab = slurm.lab
+    held = slurm.submit("gpu1", "true", "--hold")
+    plan = slurm.deploy("--check").assert_ok()
+    assert f"slurmctld {older}~older -> {older}" in plan.output
+    assert "would be backed up first" in plan.output
+    assert slurm.head(f"ls {BACKUPS} 2>/dev/null; true") == ""
+    slurm.deploy().assert_ok()
+    for host, packages in (("head1", ("slurmctld", "slurmdbd", "slurmd")), ("gpu2", ("slurmd",))):
+        assert {lab.installed(host)[name] for name in packages} == {older}
+        assert set(packages) <= lab.holds(host)
+    # What is in the copies is from before the packages were replaced.
+    state, accounting = (
+        slurm.head(f"ls {BACKUPS}/*-{kind}") for kind in ("state.tar.gz", "accounting.sql")
+    )
+    assert slurm.head(f"stat -c '%U %a' {BACKUPS}") == "root 700"
+    assert "slurmctld/job_state" in slurm.head(f"tar -tzf {state}").split()
+    assert "CREATE TABLE `slurm_job_table`" in slurm.head(f"cat {accounting}")
+    moments = f"stat -c %Y {state} {accounting} /var/lib/dpkg/info/slurmctld.list"
+    taken = [int(each) for each in slurm.head(moments).split()]
+    assert max(taken[:2]) <= taken[2]
+    # The lab's nodes share one clock.
+    started = [
+        int(
+            lab.node(
+                host, "systemctl", "show", "--value", "-p", "ActiveEnterTimestampMonotonic", unit
+            )
+        )
+        for host, unit in (
+            ("head1", "slurmdbd"),
+            ("head1", "slurmctld"),
+            ("head1", "slurmd@gpu1"),
+            ("gpu2", "slurmd"),
+        )
+    ]
+    assert started[0] < started[1] < min(started[2:])
+    assert slurm.job(held)["Reason"] == "JobHeldUser"
+    end_well(slurm, jobs)
+    assert set(slurm.deploy().assert_ok().changed().values()) == {0}
+    assert len(slurm.head(f"ls {BACKUPS}").split()) == 2
+
+
+def test_a_head_that_lost_its_state_gets_it_back_from_the_backup(slurm: Slurm) -> None:
+    """As docs/slurm.md says it; the upgrade's backup has a held job and those before it."""
+    moment = slurm.head(f"ls {BACKUPS}/*-state.tar.gz").removesuffix("-state.tar.gz")
+    before = slurm.head("sacct -nXP --starttime=now-1days --format=JobID,State").splitlines()
+    slurm.head(
+        "systemctl stop slurmctld slurmdbd; rm -rf /var/lib/slurm/slurmctld/*; "
+        "mariadb --execute 'drop database slurm_acct_db'"
+    )
+    slurm.deploy().assert_ok()
+    assert slurm.head("squeue --noheader") == ""
+    slurm.head("systemctl stop slurmctld slurmdbd")
+    slurm.head(f"tar -xzf {moment}-state.tar.gz -C /var/lib/slurm")
+    slurm.head(f"mariadb slurm_acct_db < {moment}-accounting.sql")
+    slurm.head("systemctl start slurmdbd slurmctld")
+    wait_for(lambda: "UP" in slurm.head("scontrol ping", check=False), "slurmctld")
+    queue = slurm.head("squeue --noheader --states=PENDING --format='%i %r'").split()
+    assert queue[1:] == ["JobHeldUser"]
+    after = slurm.head("sacct -nXP --starttime=now-1days --format=JobID,State").splitlines()
+    ended = [each for each in before if each.endswith("|COMPLETED") and each in after]
+    assert len(ended) > 1, (before, after)
+    slurm.head(f"scancel {queue[0]}")
+    wait_for(lambda: slurm.head("sinfo -h -o %T").split() == ["idle"], "idle nodes")
