@@ -372,7 +372,7 @@ for deb in *.deb; do
   dpkg-deb --build --root-owner-group tree "older-$deb" >/dev/null
   rm -r tree
 done
-dpkg --install --force-downgrade older-*.deb
+DEBIAN_FRONTEND=noninteractive dpkg --install --force-downgrade older-*.deb
 """
 BACKUPS = "/var/backups/railweld-slurm"
 
