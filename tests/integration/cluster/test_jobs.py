@@ -419,3 +419,29 @@ def test_node_that_dies_ends_the_run_and_the_job_goes_on_elsewhere(site: Site) -
     eventually(site.cluster.ready, lambda found: found[node])
     has_devices(site.cluster, node)
     site.node_is(node, "idle")
+
+
+def test_head_that_loses_its_power_starts_the_job_again_after_its_pods_are_gone(
+    site: Site,
+) -> None:
+    """slurmctld, all slurmds, the daemon and the API server at once: the batch step is lost."""
+    lab, job = site.cluster.lab, site.submit(ONCE, *ONE, "--requeue")
+    node = site.runs_on(job)
+    lab.fault("power-cut", "head1")
+    services = ("systemctl", "is-active", "slurmctld", "bridged")
+    eventually(
+        lambda: lab.node("head1", *services, check=False).split(),
+        lambda found: found == ["active", "active"],
+        seconds=600,
+    )
+    eventually(
+        lambda: site.cluster.kubectl("get", "--raw", "/readyz", check=False).strip(),
+        lambda found: found == "ok",
+        seconds=600,
+    )
+    site.comes_to(job, "COMPLETED", seconds=600)
+    assert "run 1 on" in site.output(job)
+    assert site.pods() == []
+    assert lab.node(node, "pgrep", "--full", "sleep 4321", check=False).strip() == ""
+    for each in GPU_NODES:
+        site.node_is(each, "idle")
