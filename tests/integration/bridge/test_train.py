@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from railweld import names
 from tests.integration.bridge.slurmlab import wait_for
 from tests.integration.bridge.world import World
 
@@ -52,6 +54,32 @@ def test_ranks_are_in_slurms_order_where_no_policy_pins_pods(world: World, place
     for node in nodes:
         assert f"[{node}] job {job} on gpu[3,5,9,12]\n" in output
     # The rendezvous is at the address of the first one, and its sum over all ranks.
+    assert output.count(f"of 32: sum {32 * 31 // 2}\n") == 4
+
+
+def test_pods_in_a_network_of_their_own_meet_by_address_and_have_names(world: World) -> None:
+    def patch(operation: dict[str, object]) -> None:
+        where = ("podtemplate", "gpu", "-n", names.NAMESPACE_JOBS, "--type=json")
+        text = json.dumps([{"path": "/template/spec/hostNetwork", **operation}])
+        world.plane.kubectl("patch", *where, "-p", text)
+
+    patch({"op": "remove"})
+    try:
+        job = world.slurm.script(
+            FIXTURE.read_text(),
+            *("--chdir=/home/alice", "--nodes=4", "--ntasks=32"),
+            "--export=ALL,TORCHRUN_SECONDS=3",
+        )
+        (service,) = wait_for(lambda: world.objects("services", job))
+        world.slurm.wait_state(job, "COMPLETED")
+    finally:
+        patch({"op": "add", "value": True})
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    for pod in world.pods(job):
+        assert not pod["spec"].get("hostNetwork")
+        assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+    output = world.slurm.read(f"/home/alice/train-{job}.out")
     assert output.count(f"of 32: sum {32 * 31 // 2}\n") == 4
 
 
