@@ -165,11 +165,11 @@ class World:
         jobs = self.slurm.sh("squeue --noheader --format=%T", check=False).split()
         return not jobs and self.slurm.idle() and not self.live_pods()
 
-    def live_pods(self) -> list[str]:
-        """Pods of the bridge that have not ended."""
+    def live_pods(self, job: int | None = None) -> list[str]:
+        """Pods of the bridge that have not ended, of one job or of all."""
         return [
             pod["metadata"]["name"]
-            for pod in self.objects("pods")
+            for pod in self.objects("pods", job)
             if pod["status"].get("phase") not in ("Succeeded", "Failed")
         ]
 
