@@ -93,6 +93,7 @@ def test_nodes_reach_their_share_of_the_rails_until_a_link_is_planted_or_lost(
         result = ask("-g", "1", nodes=nodes)
         assert result.hosts == nodes
         assert len(result.ranks) == 8 * len(nodes)
+        assert result.largest.size == 8 << 30
         return float(result.largest.out_of_place.busbw)
 
     full = 400 / 8 * 0.85

@@ -108,7 +108,7 @@ def _table(sizes: list[int], ranks: int, speed: tuple[float, float]) -> None:
     for size in sizes:
         took = latency + size * share / (rate * 1e3)
         algbw = size / took / 1e3
-        timed = f"{took:>9.2f}{algbw:>8.2f}{algbw * share:>8.2f}{0:>8}"
+        timed = f"{_microseconds(took):>9}{algbw:>8.2f}{algbw * share:>8.2f}{0:>8}"
         say(f"{size:>12}{size // 4:>14}{'float':>10}{'sum':>8}{-1:>8}{timed}{timed}")
         rates.append(algbw * share)
     say("# Out of bounds values : 0 OK")
@@ -116,6 +116,12 @@ def _table(sizes: list[int], ranks: int, speed: tuple[float, float]) -> None:
     say("#")
     say("# Collective test concluded: all_reduce_perf")
     say("#")
+
+
+def _microseconds(value: float) -> str:
+    """A time in the seven characters that nccl-tests has for it: fewer decimals as it grows."""
+    digits = len(str(int(value)))
+    return f"{value:.{max(0, min(2, 6 - digits))}f}"
 
 
 def _speed(nodes: list[str], machine: Machine) -> tuple[float, float]:
