@@ -134,7 +134,8 @@ class Node:
 
     def _require_hardware(self) -> None:
         if self.exec(["systemctl", "is-failed", "--quiet", BOOT_UNIT], check=False).ok:
-            told = self.exec(["journalctl", "-b", "-u", BOOT_UNIT, "-o", "cat", "-n", "3"]).stdout
+            # The program's own last line; systemd has three of its own after it.
+            told = self.exec(["journalctl", "-b", "-t", "boot", "-o", "cat", "-n", "1"]).stdout
             raise LabError(
                 f"{self.name}: found {BOOT_UNIT} failed, expected the node's hardware set up:\n"
                 f"{told}see: podman exec {self.container} journalctl -b -u {BOOT_UNIT}. "
