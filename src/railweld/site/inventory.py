@@ -563,8 +563,8 @@ def _place(value: Any) -> str:
     origin = value if isinstance(value, Origin) else None
     if origin is None and value is not None:
         origin = Origin.get_tag(value)
-    if origin is None:
-        return ""
+    if origin is None or origin == Origin.UNKNOWN:
+        return ""  # of a number in an -e of JSON, Ansible says just that it does not know
     if origin.path is None:
         return str(origin.description or "")
     path = display_path(origin.path)

@@ -71,6 +71,12 @@ def test_extra_variables_count(run: Any, draft: Any) -> None:
     assert "error: -e (extra variables) railweld_reboot" in output
 
 
+def test_a_number_of_the_command_line_is_the_command_line_s(run: Any, draft: Any) -> None:
+    code, output = run("-i", str(draft.write()), "-e", '{"railweld_service_cidr": 7}')
+    assert code == 1
+    assert "error: -e (extra variables) railweld_service_cidr" in output
+
+
 def test_numbers_given_with_e_are_numbers(run: Any, draft: Any) -> None:
     assert run("-i", str(draft.write()), "-e", "railweld_host_mtu=8000")[0] == 0
 
