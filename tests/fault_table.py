@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,14 @@ class Row:
     """One fault.
 
     Attributes:
-        red: machine → ids of checks, without what is filled in at run time (`gpu.nvlink.*`).
+        red: machine, or SITE → ids of checks, without what is filled in at run time
+            (`gpu.nvlink.*`).
         cause: id of doctor's entry; empty where nothing is wrong with the node now.
         settings: how the fault is made; short where it passes by itself.
         node: where it is made.
-        stage: `base` for what a deployed base and fabric show, `cluster` for what needs a cluster.
+        stage: `base` for what a deployed base and fabric show, `cluster` for what needs a cluster
+            with its stack (tests/integration/cluster), `slurm` for what needs a Slurm with a node
+            that has a slurmd of its own (tests/integration/slurm).
         why: why nothing turns red.
     """
 
@@ -34,6 +37,10 @@ class Row:
     why: str = ""
 
 
+#: In place of a machine: checks about the cluster as a whole.
+SITE: Final = "site"
+
+
 def _gpu1(*ids: str) -> dict[str, frozenset[str]]:
     return {"gpu1": frozenset(ids)}
 
@@ -42,6 +49,16 @@ _INSTALLATION: Final = "only an installation would meet it; tests/faults/test_ba
 
 #: Faults of nodes: every name of `railweld lab fault`.
 NODES: Final[dict[str, Row]] = {
+    "api-stopped": Row(
+        {
+            SITE: frozenset({"cluster.reached"}),
+            "head1": frozenset({"kubernetes.api", "kubernetes.member"}),
+            **dict.fromkeys(("gpu1", "gpu2"), frozenset({"kubernetes.member"})),
+        },
+        "apiserver-down",
+        node="head1",
+        stage="cluster",
+    ),
     "apt-lock": Row(settings={"seconds": 5}, why="somebody installs; that passes"),
     "build-fails": Row(why=_INSTALLATION),
     "cable-moved": Row(
@@ -66,8 +83,16 @@ NODES: Final[dict[str, Row]] = {
     ),
     "hca-down": Row(_gpu1("rdma.link"), "link-down", {"hca": "mlx5_0"}),
     "headers-missing": Row(why=_INSTALLATION),
+    "image-missing": Row(_gpu1("stack.agent"), "image-pull", stage="cluster"),
+    "kubelet-stopped": Row(
+        _gpu1("kubernetes.kubelet", "cluster.node", "stack.agent"), "kubelet-lost", stage="cluster"
+    ),
     "link-rate": Row(_gpu1("rdma.rate"), "link-rate", {"hca": "mlx5_0", "gbps": 25}),
+    "munge-skew": Row(
+        {"gpu2": frozenset({"slurm.reached"})}, "munge-clock", node="gpu2", stage="slurm"
+    ),
     "no-time-source": Row(_gpu1("chrony.synchronised"), "chrony-unsynced"),
+    "node-drained": Row(node="gpu2", stage="slurm", why="an administrator's decision, not a fault"),
     "nouveau-loaded": Row(
         _gpu1(
             "nvidia_driver.nouveau", "nvidia_driver.loaded", "fabric_manager.version", "gpu.health"
@@ -81,6 +106,9 @@ NODES: Final[dict[str, Row]] = {
         _gpu1("nvidia_driver.secure_boot_key"), "secure-boot", {"state": "on"}
     ),
     "slow-build": Row(why=_INSTALLATION),
+    "slurmctld-restart": Row(
+        node="head1", stage="slurm", why="it comes back with the state that it saved"
+    ),
     "slow-link": Row(
         settings={"peer": "gpu2"}, why="only a measurement sees it: tests/proof/test_wire_speed.py"
     ),
@@ -133,3 +161,13 @@ def pattern_of(check: str) -> str:
     area, _, rest = check.partition(".")
     what, dot, _ = rest.partition(".")
     return f"{area}.{what}.*" if dot else check
+
+
+def by_checks(said: Mapping[str, Any]) -> set[str]:
+    """Causes in doctor's answer that a check shows; what else a journal says is no row's matter."""
+    return {
+        cause["id"]
+        for incident in said["incidents"]
+        for cause in incident["causes"]
+        if any(line["where"] == "check" for line in cause["evidence"])
+    }

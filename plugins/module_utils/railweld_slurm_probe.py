@@ -26,6 +26,8 @@ DAEMONS = ("slurmctld", "slurmdbd", "slurmd", "mariadb", "munge")
 NODES = "%N|%T|%G|%c|%m|%E"
 #: Seconds that a command of Slurm may take; without slurmctld they retry for minutes.
 TIMEOUT = "10"
+#: Of what a command says when it fails.
+ERROR_CHARACTERS = 400
 #: The bridge on the Slurm head, under the names of railweld.names.
 BRIDGE_UNIT = "bridged.service"
 BRIDGE_UNIT_FILE = "/etc/systemd/system/bridged.service"
@@ -143,8 +145,9 @@ def read_digests(node, folder):
 
 
 def read_controller(node):
-    """Whether slurmctld answers from here, and what it runs with."""
-    text = asked(node, "scontrol", "show", "config") or ""
+    """Whether slurmctld answers from here, what it runs with, and what is said instead."""
+    code, text, said = node.run(("timeout", TIMEOUT, "scontrol", "show", "config"))
+    text = text if code == 0 else ""
     values = {}
     for line in text.splitlines():
         key, separator, value = line.partition("=")
@@ -152,7 +155,8 @@ def read_controller(node):
             values[key.strip()] = value.strip()
     up = bool(re.search(r"^Slurmctld\(primary\) at \S+ is UP", text, re.MULTILINE))
     wanted = ("SLURM_VERSION", "ClusterName", "BOOT_TIME", "SLURM_CONF")
-    return {"up": up, **{key: values.get(key) for key in wanted}}
+    error = "" if up else " ".join(said.split())[:ERROR_CHARACTERS]
+    return {"up": up, "error": error, **{key: values.get(key) for key in wanted}}
 
 
 def read_nodes(node):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from railweld.record import Check
-from tests.fault_table import NODES, SWITCHES, Row, pattern_of
+from tests.fault_table import NODES, SWITCHES, Row, by_checks, pattern_of
 from tests.labs import TestLab, answer, command
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
@@ -55,16 +55,6 @@ def diagnosis(lab: TestLab, node: str, since: int) -> dict[str, Any]:
     """
     arguments = ("-i", str(lab.inventory), "--json", "--since", f"@{since}")
     return answer(command(["railweld", "doctor", node, *arguments], check=False).stdout)
-
-
-def by_checks(said: dict[str, Any]) -> set[str]:
-    """Causes that a check shows; what else a journal says is no matter of the table."""
-    return {
-        cause["id"]
-        for incident in said["incidents"]
-        for cause in incident["causes"]
-        if any(line["where"] == "check" for line in cause["evidence"])
-    }
 
 
 def test_a_lab_as_described_is_green_and_not_blamed(lab: TestLab) -> None:

@@ -161,6 +161,7 @@ def _check_pattern(pattern: str) -> None:
         ) from error
 
 
+@cache
 def compile_one(pattern: str) -> re.Pattern[bytes]:
     """The expression that decides about a line. It sees bytes, as the search does."""
     return re.compile(pattern.encode(), re.IGNORECASE)

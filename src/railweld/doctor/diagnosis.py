@@ -301,6 +301,8 @@ class Doctor:
             if check.status not in (Status.FAIL, Status.WARN):
                 continue
             entry = next((e for e in self._entries if claims(e, check)), None)
+            if entry is None and check.status is Status.FAIL:
+                entry = next((e for e in self._entries if is_quoted(e, check)), None)
             if entry is None:
                 if check.status is Status.WARN:
                     continue
@@ -345,6 +347,16 @@ def claims(entry: Entry, check: Check) -> bool:
     """True if a catalogue entry knows what a failed check, or a warning, means."""
     known = entry.warnings if check.status is Status.WARN else (*entry.checks, *entry.warnings)
     return any(fnmatchcase(check.id, pattern) for pattern in known)
+
+
+def is_quoted(entry: Entry, check: Check) -> bool:
+    """True if what a failed check found is what a log says of this cause.
+
+    A pod that is not ready, or a program that failed, brings its reason along in the words that
+    stand in logs too: an image that cannot be pulled, a credential that has expired.
+    """
+    found = check.found.encode()
+    return entry.role is Role.CAUSE and any(compile_one(p).search(found) for p in entry.patterns)
 
 
 def _own_words(check: Check) -> Entry:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from railweld.lab import mirror
 from railweld.lab.process import LabError
 from railweld.lab.vendor.programs.nccl_tests import SLOW_LINKS
+from railweld.names import GROUP_SLURM_HEAD
 
 if TYPE_CHECKING:
     from railweld.lab.lab import Lab, Node
@@ -197,9 +198,25 @@ def _links_fast(lab: Lab, node: Node) -> None:
     _write_slow_links(lab, kept)
 
 
+def _scontrol(lab: Lab, *words: str) -> None:
+    heads = [each.name for each in lab.plan.nodes if GROUP_SLURM_HEAD in each.groups]
+    if not heads:
+        raise LabError(f"found no host in group {GROUP_SLURM_HEAD}, expected the one of slurmctld")
+    lab.node(heads[0]).exec(["scontrol", "update", *words])
+
+
+def _drained(lab: Lab, node: Node, settings: Mapping[str, str]) -> None:
+    _scontrol(lab, f"NodeName={node.name}", "State=DRAIN", f"Reason={settings['reason']}")
+
+
+def _in_service(lab: Lab, node: Node) -> None:
+    _scontrol(lab, f"NodeName={node.name}", "State=RESUME")
+
+
 NODE_PROGRAM = "/usr/lib/railweld-lab/fault"
 
 FAULTS: dict[str, Fault] = {
+    "api-stopped": Fault("a control-plane node runs no API server"),
     "apt-lock": Fault("a process holds dpkg's frontend lock", {"seconds": "60"}),
     "build-fails": Fault("no kernel module can be built"),
     "cable-moved": Fault(
@@ -226,8 +243,20 @@ FAULTS: dict[str, Fault] = {
     ),
     "hca-down": Fault("an adapter's port has no link", {"hca": ""}),
     "headers-missing": Fault("headers of the running kernel can be had nowhere"),
+    "image-missing": Fault(
+        "the image of a container is gone from the node, and the container has to start anew",
+        {"container": "dcgm-exporter"},
+    ),
+    "kubelet-stopped": Fault("the kubelet does not run; the node is NotReady after a while"),
     "link-rate": Fault("an adapter's port runs slower", {"hca": "", "gbps": "25"}),
+    "munge-skew": Fault("munge sees another time than the other nodes", {"seconds": "-600"}),
     "no-time-source": Fault("no time server answers the node"),
+    "node-drained": Fault(
+        "an administrator takes a node out of Slurm",
+        {"reason": "maintenance"},
+        _drained,
+        _in_service,
+    ),
     "nouveau-loaded": Fault("nouveau has the GPUs, until the reboot"),
     "power-cut": Fault(
         "every process dies at once; power comes back after some seconds, never if negative",
@@ -256,6 +285,7 @@ FAULTS: dict[str, Fault] = {
         _link_slow,
         _links_fast,
     ),
+    "slurmctld-restart": Fault("somebody restarts slurmctld; on the Slurm head"),
     "slow-unpack": Fault(
         "unpacking a package takes so many seconds",
         {"package": "nvidia-utils-*", "seconds": "30"},

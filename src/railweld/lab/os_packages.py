@@ -60,6 +60,8 @@ MIRROR: dict[str, tuple[str, ...]] = {
         "slurmdbd",
     ),
     "bridge": ("python3-aiohttp", "python3-yaml"),
+    # For the fault munge-skew: nodes share one clock, so that munged is shown another one.
+    "faults": ("libfaketime",),
     "tools": (
         "ca-certificates",
         "curl",

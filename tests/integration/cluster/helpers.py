@@ -14,7 +14,7 @@ from typing import Any
 from railweld import names
 from railweld.lab import tools
 from railweld.state import site_state_dir
-from tests.labs import BIN, REPOSITORY, PlayRun, TestLab, command, environment
+from tests.labs import BIN, REPOSITORY, PlayRun, TestLab, answer, command, environment
 
 #: A job's image as the version set names it; the lab's stand-in has a shell and Python.
 IMAGE = "nvcr.io/nvidia/cuda:12.1.1-devel-ubuntu22.04"
@@ -70,6 +70,12 @@ class Cluster:
         )
         assert run.stdout.startswith("{"), run.stdout + run.stderr
         return run.returncode, json.loads(run.stdout)["checks"]
+
+    def doctor(self, node: str, since: int) -> dict[str, Any]:
+        """What `railweld doctor` says of a node; journals are read from `since` on (Unix time)."""
+        sources = ("-i", str(self.lab.inventory))
+        argv = ["railweld", "doctor", node, *sources, "--json", "--since", f"@{since}"]
+        return answer(command(argv, check=False).stdout)
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
         """Output of kubectl on the controller, with the controller's way into the cluster."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 
 import pytest
 
 from railweld import names
 from railweld.errors import ExitCode
-from tests.fault_table import NODES
-from tests.integration.cluster.helpers import Cluster, eventually, has_devices
+from tests.fault_table import NODES, SITE, by_checks
+from tests.integration.cluster.helpers import GPU_NODES, Cluster, eventually, has_devices
 from tests.integration.stack.plane import Pulumi
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
@@ -76,15 +77,27 @@ def test_limit_and_no_pods_look_at_less(stack: Cluster) -> None:
 
 
 @pytest.mark.parametrize("fault", [name for name, row in NODES.items() if row.stage == "cluster"])
-def test_fault_turns_exactly_its_declared_checks_red(stack: Cluster, fault: str) -> None:
+def test_fault_turns_exactly_its_declared_checks_red_and_doctor_names_it(
+    stack: Cluster, fault: str
+) -> None:
     row = NODES[fault]
+    wanted = {
+        (check, stack.site if machine == SITE else machine)
+        for machine, ids in row.red.items()
+        for check in ids
+    }
+    began = int(time.time())
     words = [f"{key}={value}" for key, value in row.settings.items()]
     stack.lab.fault(fault, row.node, *words)
-    wanted = {(check, machine) for machine, ids in row.red.items() for check in ids}
-    eventually(lambda: set(bad(stack.verify("--no-pods")[1])), lambda found: found == wanted)
-    stack.lab.clear(fault, row.node)
-    has_devices(stack, row.node)
+    try:
+        eventually(lambda: set(bad(stack.verify("--no-pods")[1])), lambda found: found == wanted)
+        said = stack.doctor(row.node, began)
+        assert by_checks(said) == {row.cause}, said["incidents"]
+    finally:
+        stack.lab.clear(fault, row.node)
     eventually(lambda: bad(stack.verify("--no-pods")[1]), lambda found: found == {})
+    for node in GPU_NODES:
+        has_devices(stack, node)
 
 
 def test_unhealthy_gpu_is_named_on_its_node_alone(stack: Cluster) -> None:
@@ -159,17 +172,14 @@ def test_cluster_without_its_stack_is_one_failure(stack: Cluster, engine: Pulumi
     assert code == ExitCode.FAILED
 
 
-def test_silent_api_server_is_unknown_and_nodes_are_still_judged(cluster: Cluster) -> None:
-    manifest = "/etc/kubernetes/manifests/kube-apiserver.yaml"
-    cluster.lab.node("head1", "mv", manifest, "/root/kube-apiserver.yaml")
+def test_nodes_are_judged_beside_a_silent_api_server(cluster: Cluster) -> None:
+    cluster.lab.fault("api-stopped", "head1")
     try:
-        answers = ("get", "--raw", "/readyz")
-        eventually(lambda: cluster.kubectl(*answers, check=False), lambda found: not found.strip())
         code, checks = cluster.verify()
-        found = bad(checks)
-        assert found["cluster.reached", "cluster"] == "unknown"
+        assert bad(checks)["cluster.reached", cluster.site] == "unknown"
         assert "containerd.memlock" in {each["id"] for each in checks}
         assert code != ExitCode.OK
     finally:
-        cluster.lab.node("head1", "mv", "/root/kube-apiserver.yaml", manifest)
+        cluster.lab.clear("api-stopped", "head1")
+    answers = ("get", "--raw", "/readyz")
     eventually(lambda: cluster.kubectl(*answers, check=False), lambda found: found.strip() == "ok")

@@ -14,15 +14,19 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from railweld.record import Check
+from tests.fault_table import NODES, by_checks, pattern_of
 from tests.labs import (
     REPOSITORY,
     PlayRun,
     TestLab,
+    answer,
+    command,
     environment,
     play,
     running_lab,
@@ -80,6 +84,10 @@ class Slurm:
 
     def state_of(self, node: str) -> str:
         return self.head(f"sinfo --noheader --nodes={node} --format='%T|%E'")
+
+    def controller(self) -> str:
+        """The process of slurmctld."""
+        return self.head("systemctl show --property=MainPID --value slurmctld")
 
     def pids_of_slurmd(self, node: str) -> tuple[str, str]:
         """The slurmd of gpu1 (virtual, on the head) or gpu2 (its own), and its step daemons."""
@@ -375,6 +383,53 @@ done
 DEBIAN_FRONTEND=noninteractive dpkg --install --force-downgrade older-*.deb
 """
 BACKUPS = "/var/backups/railweld-slurm"
+
+
+def looked(slurm: Slurm) -> dict[str, set[str]]:
+    """What is wrong with Slurm now: machine to ids of checks."""
+    argv = ["railweld", "verify", "-i", str(slurm.lab.inventory), "--stage", "slurm", "--json"]
+    found = [Check(**check) for check in answer(command(argv, check=False).stdout)["checks"]]
+    red: dict[str, set[str]] = {}
+    for check in found:
+        if check.is_bad:
+            red.setdefault(check.place[0], set()).add(pattern_of(check.id))
+    return red
+
+
+def causes(slurm: Slurm, node: str) -> set[str]:
+    """What doctor says a node's failed checks come from: its base is not deployed here."""
+    argv = ["railweld", "doctor", node, "-i", str(slurm.lab.inventory), "--json", "--since", "now"]
+    return by_checks(answer(command(argv, check=False).stdout))
+
+
+def credential_is_taken(slurm: Slurm) -> bool:
+    """Whether the head takes a credential of gpu2's munged."""
+    made = slurm.lab.node("gpu2", "munge", "--no-input").strip()
+    return "SUCCESS" in slurm.head(f"echo {made} | unmunge || true")
+
+
+@pytest.mark.parametrize("fault", [name for name, row in NODES.items() if row.stage == "slurm"])
+def test_fault_turns_exactly_its_declared_checks_red_and_doctor_names_it(
+    slurm: Slurm, fault: str
+) -> None:
+    row = NODES[fault]
+    happened: Mapping[str, Callable[[], bool]] = {
+        "munge-skew": lambda: not credential_is_taken(slurm),
+        "node-drained": lambda: slurm.state_of("gpu2") == "drained|maintenance",
+        "slurmctld-restart": lambda: slurm.controller() != before,
+    }
+    before, known = slurm.controller(), causes(slurm, row.node)
+    assert not happened[fault]()
+    slurm.lab.fault(fault, row.node, *(f"{key}={value}" for key, value in row.settings.items()))
+    try:
+        wait_for(happened[fault], fault)
+        red = {machine: set(ids) for machine, ids in row.red.items()}
+        wait_for(lambda: looked(slurm) == red, f"{red} alone")
+        assert causes(slurm, row.node) - known == ({row.cause} if row.cause else set())
+    finally:
+        slurm.lab.clear(fault, row.node)
+    wait_for(lambda: looked(slurm) == {}, "a Slurm as described")
+    wait_for(lambda: "idle" in slurm.state_of("gpu2"), "gpu2 in service")
 
 
 @pytest.fixture

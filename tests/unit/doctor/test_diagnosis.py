@@ -165,6 +165,13 @@ def test_check_that_no_entry_claims_speaks_for_itself() -> None:
     assert finding.entry.fix == ("mend it",)
 
 
+def test_check_that_quotes_a_known_line_is_named_by_it() -> None:
+    doctor = Doctor(ENTRIES)
+    quoting = "dcgm-exporter: ImagePullBackOff: Back-off pulling image"
+    doctor.judge([check("stack.agent", "gpu7", found=quoting), check("stack.agent", "gpu8")])
+    assert ids(doctor.diagnose()) == ["image-pull", "check:stack.agent"]
+
+
 def test_check_that_could_not_look_is_no_fault() -> None:
     doctor = Doctor(ENTRIES)
     doctor.judge([check("rdma.link", "gpu7", Status.UNKNOWN), check("x.y", "gpu7", Status.WARN)])
@@ -174,9 +181,9 @@ def test_check_that_could_not_look_is_no_fault() -> None:
     assert exit_code(diagnosis) == 3
 
 
-def check(id_: str, target: str, status: Status = Status.FAIL) -> Check:
+def check(id_: str, target: str, status: Status = Status.FAIL, *, found: str = "down") -> Check:
     return Check(
-        id=id_, layer="host", target=target, status=status, ran="ibstat", found="down",
+        id=id_, layer="host", target=target, status=status, ran="ibstat", found=found,
         expected="up", fix="mend it",
     )  # fmt: skip
 

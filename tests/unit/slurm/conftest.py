@@ -35,6 +35,13 @@ GPU_NODES = {
     ],
 }
 
+#: A site whose nodes run a slurmd of their own, from its own builds.
+OWN = {"slurm": {"url": "http://mirror/slurm", "key_file": "/etc/keys/slurm.asc"}}
+PLAIN = {
+    "railweld_mirrors": OWN,
+    "railweld_partitions": [{"name": "plain", "group": "gpu_nodes", "bridge": False}],
+}
+
 SiteMaker = Callable[..., Site]
 
 
@@ -84,19 +91,21 @@ def site(tmp_path: Path) -> SiteMaker:
     return build
 
 
-def bad_on_head(
+def bad_on(
     described: Site,
     role: str,
     seen_on: Callable[[dict[str, Any]], dict[str, Any]],
     *changes: tuple[str, Any],
+    host: str = "head1",
 ) -> dict[str, str]:
-    """Checks of a role that do not pass on the head, by id, with what was found.
+    """Checks of a role that do not pass on a host, by id, with what was found.
 
     Args:
         described: the site.
         role: whose checks.
-        seen_on: what the probe sees on a head that is as described.
+        seen_on: what the probe sees on a host that is as described.
         *changes: path below `slurm` of what it sees, and what is there instead.
+        host: which host.
     """
     slurm = model.fact(described)
     node = copy.deepcopy(seen_on(slurm))
@@ -109,9 +118,9 @@ def bad_on_head(
     fact = described.fact()
     ctx = Context(
         site=fact["site"],
-        host=fact["hosts"]["head1"],
+        host=fact["hosts"][host],
         node=node,
-        slurm=model.view(slurm, "head1"),
+        slurm=model.view(slurm, host),
     )
     found = [each for each in registry.evaluate(ctx, [role]) if each.status is not Status.PASS]
     assert all(each.fix and each.expected for each in found)

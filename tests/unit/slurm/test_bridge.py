@@ -17,7 +17,7 @@ from railweld.slurm import conf, model, stage
 from railweld.slurm.changes import effect
 from railweld.verify.context import Context
 from railweld.verify.roles import bridge as checks
-from tests.unit.slurm.conftest import SiteMaker, bad_on_head
+from tests.unit.slurm.conftest import OWN, SiteMaker, bad_on
 
 ROLES = Path(__file__).parents[3] / "roles"
 DAY = 86400.0
@@ -26,7 +26,6 @@ TWO = [
     {"name": "Big_Ones", "hosts": ["gpu1", "gpu2"], "default": True},
     {"name": "plain", "hosts": ["gpu3"], "bridge": False},
 ]
-OWN = {"slurm": {"url": "http://mirror/slurm", "key_file": "/etc/keys/slurm.asc"}}
 MIXED = {"railweld_partitions": TWO, "railweld_mirrors": OWN}
 
 
@@ -235,7 +234,7 @@ def seen_on(slurm: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(site: SiteMaker, *changes: tuple[str, Any]) -> dict[str, str]:
-    return bad_on_head(
+    return bad_on(
         site(), "bridge", seen_on, *((f"bridge.{path}", value) for path, value in changes)
     )
 

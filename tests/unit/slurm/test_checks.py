@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from railweld.slurm import conf
-from tests.unit.slurm.conftest import SiteMaker, bad_on_head
+from tests.unit.slurm.conftest import PLAIN, SiteMaker, bad_on
 
 UP = {"active": "active", "enabled": "enabled"}
 
@@ -60,7 +60,7 @@ def head_of(slurm: dict[str, Any]) -> dict[str, Any]:
 
 def bad(site: SiteMaker, *changes: tuple[str, Any]) -> dict[str, str]:
     """Checks that do not pass on the head after these changes, by id, with what was found."""
-    return bad_on_head(site(), "slurm", head_of, *changes)
+    return bad_on(site(), "slurm", head_of, *changes)
 
 
 def test_a_head_as_described_passes(site: SiteMaker) -> None:
@@ -101,3 +101,35 @@ def test_what_differs_is_named(
 
 def test_a_node_that_is_drained_on_purpose_is_no_finding(site: SiteMaker) -> None:
     assert bad(site, ("nodes.gpu1.state", "drained"), ("nodes.gpu1.reason", "fan")) == {}
+
+
+#: What scontrol says on a node whose clock is behind.
+REFUSED = "scontrol: error: Munge decode failed: Rewound credential slurm_load_ctl_conf error"
+
+
+def node_of(slurm: dict[str, Any]) -> dict[str, Any]:
+    """What the probe sees on a node with a slurmd of its own that is as described."""
+    pins = slurm["hosts"]["gpu1"]["packages"]["slurm"]
+    seen = head_of(slurm)
+    seen["packages"] = {
+        pin["name"]: {"version": pin["version"] or "1-1", "status": "ii", "hold": True}
+        for pin in pins
+    }
+    seen["slurm"].update(units=dict.fromkeys(("slurmd", "munge"), UP), daemons={}, nodes={})
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("controller", "found"),
+    [
+        ({"up": True}, {}),
+        ({"up": False, "error": REFUSED}, {"slurm.reached": REFUSED}),
+        ({"up": False, "error": ""}, {"slurm.reached": "no answer from slurmctld"}),
+    ],
+)
+def test_a_node_that_does_not_get_through_says_why(
+    site: SiteMaker, controller: dict[str, Any], found: dict[str, str]
+) -> None:
+    described = site(everywhere=PLAIN)
+    bad = bad_on(described, "slurm", node_of, ("controller", controller), host="gpu1")
+    assert bad == found

@@ -9,15 +9,9 @@ import pytest
 from railweld.errors import RailweldError
 from railweld.site import SiteError
 from railweld.slurm import conf, model, stage
-from tests.unit.slurm.conftest import KEY, SiteMaker
+from tests.unit.slurm.conftest import KEY, OWN, PLAIN, SiteMaker
 
 ROLES = Path(__file__).parents[3] / "roles"
-#: A site whose nodes run a slurmd of their own, from its own builds.
-OWN = {"slurm": {"url": "http://mirror/slurm", "key_file": "/etc/keys/slurm.asc"}}
-PLAIN = {
-    "railweld_mirrors": OWN,
-    "railweld_partitions": [{"name": "plain", "group": "gpu_nodes", "bridge": False}],
-}
 BOTH = [
     {"name": "gpu", "group": "gpu_nodes"},
     {"name": "plain", "group": "gpu_nodes", "bridge": False},

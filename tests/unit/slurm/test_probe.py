@@ -61,6 +61,13 @@ def probe() -> ModuleType:
     return load("module_utils/railweld_slurm_probe")
 
 
+#: What scontrol says on a node whose clock is behind.
+REFUSED = (
+    "scontrol: error: Munge decode failed: Rewound credential\n"
+    "slurm_load_ctl_conf error: Zero Bytes were transmitted or received\n"
+)
+
+
 class Node:
     """A machine with given outputs and a root of its own."""
 
@@ -89,15 +96,21 @@ class Node:
         found = self.path(name)
         return hashlib.sha256(found.read_bytes()).hexdigest() if found.is_file() else None
 
+    def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        words = argv[2:] if argv[0] == "timeout" else argv
+        said = self.outputs.get(" ".join(words[:2]))
+        return (1, "", REFUSED) if said is None else (0, said, "")
+
     def output(self, *argv: str) -> str | None:
-        words: Sequence[str] = argv[2:] if argv[0] == "timeout" else argv
-        return self.outputs.get(" ".join(words[:2]))
+        code, said, _ = self.run(argv)
+        return None if code else said
 
 
 def test_slurmctld_that_answers(probe: Any, tmp_path: Path) -> None:
     controller = probe.read_controller(Node(tmp_path, {"scontrol show": CONFIG}))
     assert controller == {
         "up": True,
+        "error": "",
         "SLURM_VERSION": "22.05.8",
         "ClusterName": "lab",
         "BOOT_TIME": "2026-11-30T03:28:24",
@@ -110,7 +123,9 @@ def test_slurmctld_that_answers(probe: Any, tmp_path: Path) -> None:
 )
 def test_slurmctld_that_does_not(probe: Any, tmp_path: Path, text: str | None) -> None:
     outputs = {} if text is None else {"scontrol show": text}
-    assert probe.read_controller(Node(tmp_path, outputs))["up"] is False
+    found = probe.read_controller(Node(tmp_path, outputs))
+    assert found["up"] is False
+    assert found["error"] == ("" if text is not None else " ".join(REFUSED.split()))
 
 
 def test_nodes_with_their_flags_and_sockets_apart(probe: Any, tmp_path: Path) -> None:

@@ -9,25 +9,34 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from railweld.lab.node import disks, hardware, locks, modules, rails, state
+from railweld.lab.node import (
+    cluster_faults,
+    disks,
+    hardware,
+    locks,
+    modules,
+    rails,
+    slurm_faults,
+    state,
+)
+from railweld.lab.node.making import (
+    FaultError,
+    Settings,
+    in_background,
+    run,
+    stop_background,
+    wait_for,
+)
 
-Settings = Mapping[str, str]
 LIBRARY = "/usr/lib/railweld-lab"
 NTP_SHIFT_PORT = 10123
 NTP_SHIFT_MARK = 0x5257
-WAIT_S = 120.0
-
-
-class FaultError(Exception):
-    """The fault cannot be made on this node as it is."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +47,6 @@ class Fault:
     off: Callable[[], None]
     #: True if a reboot of a real machine ends it.
     ends_with_boot: bool = False
-
-
-def run(*argv: str, check: bool = True, stdin: str | None = None) -> str:
-    """Run a program; its output in the error if it fails."""
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, input=stdin, env=environment()
-    )
-    if check and done.returncode:
-        raise FaultError(f"{' '.join(argv)}: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
-
-
-def environment() -> dict[str, str]:
-    """Environment for package tools: nobody answers questions."""
-    return {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
 
 def turn_on(name: str, settings: Settings) -> None:
@@ -101,30 +95,6 @@ def set_effect(**effects: Any) -> None:
     state.write_faults({**state.faults(), **effects})
     hardware.refresh(state.loaded_modules())
     rails.set_cables()
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something can be observed."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise FaultError(f"found no {what} after {WAIT_S:.0f} s")
-        time.sleep(0.05)
-
-
-def in_background(name: str, *argv: str) -> None:
-    """Run a program as a unit of its own that ends by itself.
-
-    Without waiting for it to start: during boot, that would wait for the boot itself.
-    """
-    unit = f"railweld-lab-{name}"
-    run("systemctl", "reset-failed", unit, check=False)
-    run("systemd-run", "--quiet", "--collect", "--no-block", f"--unit={unit}", *argv)
-
-
-def stop_background(name: str) -> None:
-    """Stop such a unit."""
-    run("systemctl", "stop", f"railweld-lab-{name}.service", check=False)
 
 
 # --- hardware --------------------------------------------------------------------------------
@@ -494,6 +464,7 @@ def ssh_sessions() -> list[int]:
 
 
 FAULTS: dict[str, Fault] = {
+    "api-stopped": Fault(cluster_faults.api_stopped, cluster_faults.api_back),
     "apt-lock": Fault(apt_lock, apt_unlock, ends_with_boot=True),
     "build-fails": Fault(build_fails, lambda: set_effect(dkms_build_fails=False)),
     "chrony-stopped": Fault(chrony_stopped, chrony_back, ends_with_boot=True),
@@ -504,11 +475,17 @@ FAULTS: dict[str, Fault] = {
     "gpu-missing": Fault(gpu_missing, lambda: set_effect(gpu_missing=0)),
     "hca-down": Fault(hca_down, lambda: set_effect(hca_down=[])),
     "headers-missing": Fault(headers_missing, headers_back),
+    "image-missing": Fault(cluster_faults.image_missing, cluster_faults.image_back),
+    "kubelet-stopped": Fault(
+        cluster_faults.kubelet_stopped, cluster_faults.kubelet_back, ends_with_boot=True
+    ),
     "link-rate": Fault(link_rate, lambda: set_effect(link_rate={})),
+    "munge-skew": Fault(slurm_faults.munge_skew, slurm_faults.munge_right),
     "no-time-source": Fault(no_time_source, time_source_back),
     "nouveau-loaded": Fault(nouveau_loaded, nouveau_gone, ends_with_boot=True),
     "repository-down": Fault(repository_down, repository_back),
     "secure-boot": Fault(secure_boot, lambda: set_effect(secure_boot=None, enrolled_keys=[])),
+    "slurmctld-restart": Fault(slurm_faults.slurmctld_restart, lambda: None, ends_with_boot=True),
     "slow-build": Fault(slow_build, lambda: set_effect(dkms_seconds=0)),
     "slow-unpack": Fault(slow_unpack, lambda: SLOW_DPKG_DEB.unlink(missing_ok=True)),
     "ssh-cut": Fault(ssh_cut, ssh_back, ends_with_boot=True),

@@ -164,6 +164,7 @@ def _daemons(ctx: Context) -> Iterator[Check]:
     host = ctx.slurm["host"]
     if host["daemons"] == [ctx.name]:
         yield _unit(ctx, "slurmd")
+        yield _reached(ctx)
         return
     seen: Mapping[str, Mapping[str, Any]] = ctx.seen("slurm.daemons", {})
     wanted = host["daemons"]
@@ -188,6 +189,23 @@ def _daemons(ctx: Context) -> Iterator[Check]:
         found="; ".join(found) or f"{len(wanted)} running",
         expected=f"one slurmd for each of {len(wanted)} virtual nodes, started at boot",
         fix=f"journalctl -u slurmd@NODE and {conf.LOGS}/slurmd-NODE.log; then run {PLAYBOOK}",
+        layer=LAYER,
+    )
+
+
+def _reached(ctx: Context) -> Check:
+    """Whether a node with a slurmd of its own gets through to slurmctld, credentials and all."""
+    controller = ctx.seen("slurm.controller", {})
+    up = bool(controller.get("up"))
+    return ctx.judge(
+        "slurm.reached",
+        ok=up,
+        ran="scontrol show config",
+        found="slurmctld answers" if up else controller.get("error") or "no answer from slurmctld",
+        expected=f"slurmctld on {ctx.slurm['head']} answers this node",
+        fix="an expired or rewound credential: the clocks of the two (chronyc tracking), then "
+        "systemctl restart munge; an invalid one: the key; no answer: slurmctld and the way to "
+        f"its port; {conf.LOGS}/slurmctld.log says which",
         layer=LAYER,
     )
 
