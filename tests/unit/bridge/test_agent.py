@@ -184,6 +184,37 @@ def test_a_step_whose_input_comes_with_it_ends(tmp_path: Path, python: str, node
     asyncio.run(play())
 
 
+#: `srun` as scripts call it.
+SHIM = f"""#!/bin/sh
+exec {sys.executable} -IS -c 'import sys; sys.path.insert(0, "{SRC}")
+from railweld.bridge.pod import srun
+sys.exit(srun.main("srun", sys.argv[1:]))' "$@"
+"""
+
+
+def test_srun_finds_its_nodes_without_slurms_variables(tmp_path: Path) -> None:
+    """The way in which Open MPI's newest starts its daemons: nothing on stdin, a group of its own."""
+    shim = tmp_path / "srun"
+    shim.write_text(SHIM)
+    shim.chmod(0o755)
+    script = (
+        "unset SLURM_JOB_NODELIST SLURM_NODELIST SLURM_NNODES SLURM_JOB_NUM_NODES\n"
+        f"setsid --wait {shim} --external-launcher --ntasks-per-node=1 --kill-on-bad-exit --mpi=none "
+        "--cpu-bind=none --ntasks=2 sh -c 'echo $SLURMD_NODENAME $SLURM_NODEID "
+        "$SLURM_JOB_NODELIST $MINE' </dev/null"
+    )
+
+    async def play() -> None:
+        crew = Crew(2)
+        async with hub(crew) as (_, port), asyncio.timeout(30):
+            where = folder(tmp_path, script, 2, "leader")
+            pods = [await agent(where, rank, port) for rank in (0, 1)]
+            assert [await pod.wait() for pod in pods] == [0, 0]
+        assert sorted(crew.output[0].splitlines()) == [b"n0 0 n[0-1] 1", b"n1 1 n[0-1] 1"]
+
+    asyncio.run(play())
+
+
 def test_nothing_is_evaluated_that_python_3_8_cannot() -> None:
     """Such as `Callable[...]` outside annotations; an image with 3.8 may be nowhere at hand."""
     for path in sorted((SRC / "railweld/bridge/pod").glob("*.py")):

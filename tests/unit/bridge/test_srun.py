@@ -43,6 +43,52 @@ def test_everything_behind_the_command_is_the_commands() -> None:
     assert plan("-n1 -- -x").argv == ["-x"]
 
 
+#: What mpirun of Open MPI starts its daemons with on two nodes of four: 1.10 to 2.1, 3.0, 4.x, 5.0
+#: (PRRTE 3), and PRRTE since 4.0; the last when a daemon may die.
+OPEN_MPI = (
+    "--ntasks-per-node=1 --kill-on-bad-exit --cpu_bind=none",
+    "--ntasks-per-node=1 --kill-on-bad-exit",
+    "--ntasks-per-node=1 --kill-on-bad-exit --mpi=none",
+    "--resv-ports=1 --ntasks-per-node=1 --kill-on-bad-exit --mpi=none --cpu-bind=none",
+    "--external-launcher --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --mpi=none "
+    "--cpu-bind=none --jobid=7",
+)
+
+
+@pytest.mark.parametrize("options", OPEN_MPI)
+def test_mpirun_starts_a_daemon_on_each_node(options: str) -> None:
+    daemon = "orted -mca ess \"slurm\" -mca ess_base_num_procs \"3\""
+    # SLURM_NTASKS is the job's, which has a task per GPU.
+    step = plan(f"{options} --nodes=2 --nodelist=gpu2,gpu4 --ntasks=2 {daemon}", SLURM_NTASKS="32")
+    assert (step.nodes, step.tasks) == ([1, 3], [[0], [1]])
+    assert step.kill is ("=0" not in options)
+    assert step.argv == daemon.split()
+    # The daemon computes its own name from these.
+    found = [srun.task_environment(step, 0, task) for task in (0, 1)]
+    assert [(each["SLURM_NODEID"], each["SLURMD_NODENAME"]) for each in found] == [
+        ("0", "gpu2"), ("1", "gpu4"),
+    ]  # fmt: skip
+    assert plan(f"{options} --ntasks=4 orted").tasks == [[0], [1], [2], [3]]
+
+
+def test_a_step_knows_its_job_also_when_the_caller_has_forgotten() -> None:
+    """Open MPI's newest takes Slurm's list of nodes from its srun."""
+    found = plan("a", SLURM_JOB_ID="7").environment
+    assert (found["SLURM_JOB_NODELIST"], found["SLURM_JOB_NUM_NODES"]) == ("gpu[1-4]", "4")
+
+
+@pytest.mark.parametrize("program", ["srun", "scontrol"])
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_release_is_said_as_slurm_does(
+    program: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert srun.main(program, [option]) == 0
+    name, number = capsys.readouterr().out.split()
+    # Open MPI reads `slurm MAJOR.MINOR`, and wants 17.11 at the least.
+    assert name == "slurm"
+    assert tuple(map(int, number.split(".")[:2])) >= (17, 11)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -69,7 +115,8 @@ def test_a_task_knows_its_place() -> None:
 
 
 def test_export_is_slurms() -> None:
-    everything = {"A": "1", "PATH": "/bin", "SLURM_JOB_ID": "7"}
+    job = {"SLURM_JOB_NODELIST": "gpu[1-4]", "SLURM_JOB_NUM_NODES": "4"}
+    everything = {"A": "1", "PATH": "/bin", "SLURM_JOB_ID": "7", **job}
     assert plan("a", **everything).environment == everything
     assert plan("--export=ALL,B=2 a", **everything).environment == {**everything, "B": "2"}
     assert "A" not in plan("--export=NONE a", **everything).environment

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from railweld.bridge.pod import shell, srun, step, wire
+from railweld.bridge.pod import hostlist, shell, srun, step, wire
 
 #: Where the job's Secret is mounted.
 FOLDER = Path("/run/railweld/job")
@@ -165,6 +165,7 @@ class Agent:
                 "MASTER_ADDR": str(peers[0]) if peers else self.address,
                 "MASTER_PORT": str(plan["port"]),
                 "RAILWELD_MODE": plan["mode"],
+                "RAILWELD_NODES": hostlist.compress(plan["nodes"]),
                 "RAILWELD_SOCKET": str(self.scratch / SOCKET),
             }
         )

@@ -55,8 +55,10 @@ IGNORED: dict[str, tuple[str, bool]] = {
     "gpus-per-node": ("", True),
     "gres": ("", True),
     "cpu-bind": ("", True),
+    "cpu_bind": ("", True),
     "gpu-bind": ("", True),
     "mem-bind": ("", True),
+    "mem_bind": ("", True),
     "hint": ("", True),
     "threads-per-core": ("", True),
     "ntasks-per-socket": ("", True),
@@ -70,12 +72,16 @@ IGNORED: dict[str, tuple[str, bool]] = {
     "verbose": ("v", False),
     "immediate": ("I", False),
     "jobid": ("", True),
+    "external-launcher": ("", False),
+    "resv-ports": ("", False),
     "network": ("", True),
     "propagate": ("", False),
     "task-prolog": ("", True),
     "accel-bind": ("", True),
     "comment": ("", True),
 }
+#: Whose options these are, as Slurm's own programs say it. Open MPI 5 asks before it starts anything.
+VERSION = "slurm 23.11.0-railweld"
 RELAYED = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CONT", "ALRM")
 
 
@@ -223,11 +229,15 @@ def plan(
     if count < len(ranks):
         ranks = ranks[:count]
     kill = options.get("kill-on-bad-exit", environment.get("SLURM_KILL_BAD_EXIT", "0"))
+    exported = _exported(options.get("export", "ALL"), environment)
+    # Of the job, and so in every step, also when the caller has taken them out of its own.
+    exported.setdefault("SLURM_JOB_NODELIST", hostlist.compress(hosts))
+    exported.setdefault("SLURM_JOB_NUM_NODES", str(len(hosts)))
     gpus = options.get("gpus-per-task", "0").rpartition(":")[2]
     return Step(
         argv=argv,
         directory=str(Path(directory, options.get("chdir", "."))),
-        environment=_exported(options.get("export", "ALL"), environment),
+        environment=exported,
         nodes=ranks,
         tasks=layout(count, len(ranks), options.get("distribution", "block")),
         label="label" in options,
@@ -424,16 +434,28 @@ def srun(arguments: Sequence[str]) -> int:
     if any(each in ("--help", "--usage", "-h") for each in arguments):
         _say("srun: starts tasks on the nodes of this job; see docs/bridge.md")
         return 0
+    if _asks_version(arguments):
+        return 0
     if os.environ.get("RAILWELD_MODE") != "leader":
         raise StepError(
             "srun: this script runs on every node already (mode spmd), so srun would start the "
             "tasks once per node; say `#BRIDGE mode=leader` to run it on the first node only"
         )
-    hosts = hostlist.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+    # Open MPI's newest takes Slurm's variables of the allocation from its srun.
+    names = os.environ.get("RAILWELD_NODES") or os.environ.get("SLURM_JOB_NODELIST", "")
+    hosts = hostlist.expand(names)
     step = plan(arguments, dict(os.environ), str(Path.cwd()), hosts)
     with _agent() as link:
         link.sendall(wire.control(step=step.to_words()))
         return _Call(link, step).follow()
+
+
+def _asks_version(arguments: Sequence[str]) -> bool:
+    """Whether the first word asks for the release, which is said then."""
+    if list(arguments[:1]) not in (["--version"], ["-V"]):
+        return False
+    sys.stdout.write(f"{VERSION}\n")
+    return True
 
 
 class _Call:
@@ -499,6 +521,8 @@ class _Call:
 
 def scontrol(arguments: Sequence[str]) -> int:
     """The parts of scontrol that scripts use to find the nodes of their job."""
+    if _asks_version(arguments):
+        return 0
     words = [each for each in arguments if not each.startswith("-")]
     if words[:1] == ["show"] and words[1:2] in (["hostnames"], ["hostname"]):
         text = words[2] if len(words) > 2 else os.environ.get("SLURM_JOB_NODELIST", "")
