@@ -31,7 +31,7 @@ lint: setup ## ruff, mypy, yamllint, ansible-lint, shellcheck
 	cd pulumi && MYPYPATH=.:policy mypy --config-file ../pyproject.toml program.py components policy/analyzer.py
 	yamllint --strict .
 	ansible-lint --offline --strict
-	shellcheck scripts/* .ci/run
+	shellcheck scripts/* .ci/run src/railweld/bench/data/*.sh
 
 .PHONY: unit
 unit: setup ## unit tests only

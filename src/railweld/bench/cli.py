@@ -57,13 +57,22 @@ def bench(
         typer.Option("--baseline", help="Keep the figures, or compare with those kept."),
     ] = None,
     launcher: Annotated[
-        Literal["mpirun", "slurm"], typer.Option("--launcher", help="Starts runs between nodes.")
+        Literal["mpirun", "slurm", "bridge"],
+        typer.Option("--launcher", help="Starts runs between nodes; bridge: as jobs in pods."),
     ] = "mpirun",
+    user: Annotated[
+        str | None, typer.Option("--user", help="Whose jobs they are, with --launcher bridge.")
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="Of these jobs; default the partition's."),
+    ] = None,
     max_bytes: Annotated[str, typer.Option("--max-bytes", help="Largest message.")] = "8G",
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="Of each size.")] = 20,
     timeout: Annotated[int, typer.Option("--timeout", min=1, help="Seconds for one run.")] = 600,
     programs: Annotated[
-        str | None, typer.Option("--programs", help="Folder of nccl-tests on the nodes.")
+        str | None,
+        typer.Option("--programs", help="Folder of nccl-tests on nodes, or in the image."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -73,7 +82,8 @@ def bench(
     Exit codes: 0 everything passed, 1 something is slow or wrong, 3 something could not be
     measured.
     """
-    from railweld.bench.launch import PROGRAMS, Options, start_with
+    from railweld.bench import bridge
+    from railweld.bench.launch import Options, start_with
     from railweld.nodes import ask
 
     modes = [name for name, on in _modes(single_node, pairs, all_nodes).items() if on]
@@ -81,6 +91,12 @@ def bench(
         raise UsageError(f"bench: found {' and '.join(modes)}, expected one of them or none")
     if not re.fullmatch(r"[1-9][0-9]*[KMG]?", max_bytes):
         raise UsageError(f"--max-bytes: found {max_bytes!r}, expected bytes such as 512M or 8G")
+    if launcher != "bridge" and (user or image):
+        name = "--user" if user else "--image"
+        raise UsageError(
+            f"{name}: found --launcher {launcher}, expected bridge, whose jobs have a user and an "
+            f"image. Fix: --launcher bridge, or no {name}"
+        )
     site = access.site()
     options = Options(
         max_bytes=max_bytes,
@@ -88,8 +104,12 @@ def bench(
         timeout_s=timeout,
         gate=gate,
         launcher=launcher,
-        programs=programs or PROGRAMS,
+        programs=programs,
+        user=user,
+        image=image,
     )
+    if launcher == "bridge":
+        bridge.check(site, options)
     start = start_with(functools.partial(ask, access))
     session = _Session(site, options, start, quiet=as_json)
     session.measure(_chosen(site, nodes), modes[0] if modes else None)

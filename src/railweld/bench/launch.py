@@ -1,6 +1,7 @@
-"""Starts nccl-tests on nodes: directly inside one node, with mpirun or through Slurm between nodes.
+"""Starts nccl-tests on nodes: inside one node directly, between nodes with mpirun or through Slurm.
 
 Only the variables of the site's NCCL profile go along; nothing of the caller's environment does.
+Runs as jobs of the bridge are in railweld.bench.bridge.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from railweld import nccl
+from railweld.bench import bridge
 from railweld.bench.judge import Run
 from railweld.bench.limits import Limit, nvlink_limit, rail_limit
 from railweld.bench.results import parse
@@ -19,7 +21,7 @@ from railweld.nodes import Answer
 from railweld.site.model import Site
 from railweld.slurm.model import placement
 
-Launcher = Literal["mpirun", "slurm"]
+Launcher = Literal["mpirun", "slurm", "bridge"]
 #: host → argv, each started on its host; host → answer. A host without an answer ran out of time.
 Start = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, Answer]]
 
@@ -40,7 +42,10 @@ class Options:
         timeout_s: seconds for one run; coreutils' timeout ends it on the node.
         gate: share of the limit that passes; None for the limits' own.
         launcher: how runs between nodes are started.
-        programs: folder of nccl-tests on the nodes.
+        programs: folder of nccl-tests on the nodes, or in the image for the bridge; None for the
+            role's, and for what is on the image's PATH.
+        user: whose jobs runs through the bridge are.
+        image: of these jobs; None for the partition's.
     """
 
     max_bytes: str = "8G"
@@ -48,7 +53,9 @@ class Options:
     timeout_s: int = 600
     gate: float | None = None
     launcher: Launcher = "mpirun"
-    programs: str = PROGRAMS
+    programs: str | None = None
+    user: str | None = None
+    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,20 +66,23 @@ class Planned:
     limit: Limit
     host: str
     argv: tuple[str, ...]
+    shown: str = ""
 
     @property
     def command(self) -> str:
         """The command, for an operator to repeat."""
-        return " ".join(self.argv)
+        return self.shown or " ".join(self.argv)
 
 
 def plan_single(site: Site, node: str, options: Options) -> Planned:
     """All GPUs of one node, in one process."""
     count, model = _gpus(site, node)
+    # Of the node itself: the other folder is in an image.
+    programs = PROGRAMS if options.launcher == "bridge" else options.programs or PROGRAMS
     argv = [
         *_bounded(options),
         *_environment(site, [node]),
-        f"{options.programs}/{TEST}",
+        f"{programs}/{TEST}",
         *("-b", "8", "-e", options.max_bytes, "-f", "2", "-g", str(count)),
         *("-n", str(options.iterations), "-w", "5", "-c", "1"),
     ]
@@ -85,8 +95,8 @@ def plan_nodes(
     """All GPUs of several nodes, a process each, started from the first node or the Slurm head.
 
     Raises:
-        RailweldError: nodes have different numbers of GPUs, no rails, or Slurm cannot start
-            anything on them.
+        RailweldError: nodes have different numbers of GPUs, no rails, or the launcher cannot
+            start anything on them.
     """
     counts = {node: _gpus(site, node)[0] for node in nodes}
     if len(set(counts.values())) > 1:
@@ -97,11 +107,16 @@ def plan_nodes(
         )
     per_node = next(iter(counts.values()))
     first = options.max_bytes if largest_only else "8"
+    folder = options.programs or ("" if options.launcher == "bridge" else PROGRAMS)
     program = [
-        f"{options.programs}/{MPI_TEST}",
+        f"{folder}/{MPI_TEST}" if folder else MPI_TEST,
         *("-b", first, "-e", options.max_bytes, "-f", "2", "-g", "1"),
         *("-n", str(options.iterations), "-w", "5", "-c", "1"),
     ]
+    limit = _gated(rail_limit(site, nodes), options)
+    if options.launcher == "bridge":
+        host, argv, shown = bridge.job(site, nodes, options, ranks=per_node, program=program)
+        return Planned(tuple(nodes), limit, host, argv, shown)
     environment = _profile(site, nodes)
     if options.launcher == "slurm":
         host = _slurm_head(site)
@@ -126,8 +141,8 @@ def plan_nodes(
         ]
         for name, value in environment.items():
             start += ["-x", f"{name}={value}"]
-    argv = [*_bounded(options), *start, *program]
-    return Planned(tuple(nodes), _gated(rail_limit(site, nodes), options), host, tuple(argv))
+    argv = (*_bounded(options), *start, *program)
+    return Planned(tuple(nodes), limit, host, argv)
 
 
 def run(plans: Iterable[Planned], start: Start, timeout_s: float) -> list[Run]:
@@ -150,7 +165,11 @@ def start_with(ask: Callable[..., Mapping[str, Mapping[str, Answer]]]) -> Start:
     def start(commands: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, Answer]:
         task: dict[str, Any] = {
             "name": name,
-            "ansible.builtin.command": {"argv": "{{ railweld_bench[inventory_hostname] }}"},
+            "ansible.builtin.command": {
+                "argv": "{{ railweld_bench[inventory_hostname] }}",
+                # A `$HOME` in an argument is for whoever reads it there.
+                "expand_argument_vars": False,
+            },
             "vars": {"railweld_bench": {host: list(argv) for host, argv in commands.items()}},
         }
         # Nodes that share one controller connection still start together.
@@ -166,11 +185,15 @@ def _finish(planned: Planned, answer: Answer | None) -> Run:
     if answer.status == "unreachable":
         return Run(planned.nodes, planned.limit, failure=answer.reason)
     result = parse(answer.stdout)
+    said = str(answer.result.get("stderr") or "").strip().splitlines()
     if answer.rc in (124, 137):
-        return Run(planned.nodes, planned.limit, result, "no end in time; stopped on the node")
+        # Of a job, its own script says last what became of it.
+        own = said[-1].partition("railweld bench: ")[2] if said else ""
+        reason = f"no end in time; {own or 'stopped on the node'}"
+        return Run(planned.nodes, planned.limit, result, reason)
     if not result.complete:
-        said = str(answer.result.get("stderr") or "").strip().splitlines()
-        reason = next(iter(result.errors), "") or (said[-1] if said else answer.reason)
+        last = said[-1].removeprefix("railweld bench: ") if said else answer.reason
+        reason = next(iter(result.errors), "") or last
         return Run(planned.nodes, planned.limit, result, f"exit code {answer.rc}: {reason}")
     return Run(planned.nodes, planned.limit, result)
 
@@ -217,7 +240,7 @@ def _refuse_virtual(site: Site, nodes: Sequence[str]) -> None:
         named = f"{', '.join(virtual[:3])}{', ...' if len(virtual) > 3 else ''}"
         raise RailweldError(
             f"{named}: found nodes whose jobs are pods, expected a slurmd on each to start "
-            "processes through Slurm (see: docs/slurm.md). Fix: --launcher mpirun"
+            "processes through Slurm (see: docs/slurm.md). Fix: --launcher bridge --user NAME"
         )
 
 

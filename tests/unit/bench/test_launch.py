@@ -59,7 +59,8 @@ def test_slurm_starts_on_the_head_on_exactly_these_nodes() -> None:
 
 
 def test_slurm_is_refused_where_jobs_are_pods() -> None:
-    with pytest.raises(RailweldError, match="gpu01, gpu02: found nodes whose jobs are pods"):
+    sentence = r"gpu01, gpu02: found nodes whose jobs are pods.* Fix: --launcher bridge --user NAME"
+    with pytest.raises(RailweldError, match=sentence):
         plan_nodes(site(), NODES, SLURM)
 
 

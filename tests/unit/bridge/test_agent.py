@@ -193,14 +193,14 @@ sys.exit(srun.main("srun", sys.argv[1:]))' "$@"
 
 
 def test_srun_finds_its_nodes_without_slurms_variables(tmp_path: Path) -> None:
-    """The way in which Open MPI's newest starts its daemons: nothing on stdin, a group of its own."""
+    """As Open MPI's newest starts its daemons: nothing on stdin, a process group of its own."""
     shim = tmp_path / "srun"
     shim.write_text(SHIM)
     shim.chmod(0o755)
     script = (
         "unset SLURM_JOB_NODELIST SLURM_NODELIST SLURM_NNODES SLURM_JOB_NUM_NODES\n"
-        f"setsid --wait {shim} --external-launcher --ntasks-per-node=1 --kill-on-bad-exit --mpi=none "
-        "--cpu-bind=none --ntasks=2 sh -c 'echo $SLURMD_NODENAME $SLURM_NODEID "
+        f"setsid --wait {shim} --external-launcher --ntasks-per-node=1 --kill-on-bad-exit "
+        "--mpi=none --cpu-bind=none --ntasks=2 sh -c 'echo $SLURMD_NODENAME $SLURM_NODEID "
         "$SLURM_JOB_NODELIST $MINE' </dev/null"
     )
 

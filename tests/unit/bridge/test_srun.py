@@ -43,21 +43,21 @@ def test_everything_behind_the_command_is_the_commands() -> None:
     assert plan("-n1 -- -x").argv == ["-x"]
 
 
-#: What mpirun of Open MPI starts its daemons with on two nodes of four: 1.10 to 2.1, 3.0, 4.x, 5.0
-#: (PRRTE 3), and PRRTE since 4.0; the last when a daemon may die.
+#: What mpirun of Open MPI starts its daemons with on two nodes of four: 1.10 to 2.1, 3.0, 4.x,
+#: PRRTE 3.0, Open MPI 5.0.11 (PRRTE 4), PRRTE's newest where a daemon may die.
 OPEN_MPI = (
     "--ntasks-per-node=1 --kill-on-bad-exit --cpu_bind=none",
     "--ntasks-per-node=1 --kill-on-bad-exit",
     "--ntasks-per-node=1 --kill-on-bad-exit --mpi=none",
     "--resv-ports=1 --ntasks-per-node=1 --kill-on-bad-exit --mpi=none --cpu-bind=none",
-    "--external-launcher --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --mpi=none "
-    "--cpu-bind=none --jobid=7",
+    "--external-launcher --ntasks-per-node=1 --kill-on-bad-exit --mpi=none --cpu-bind=none",
+    "--ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --mpi=none --cpu-bind=none --jobid=7",
 )
 
 
 @pytest.mark.parametrize("options", OPEN_MPI)
 def test_mpirun_starts_a_daemon_on_each_node(options: str) -> None:
-    daemon = "orted -mca ess \"slurm\" -mca ess_base_num_procs \"3\""
+    daemon = 'orted -mca ess "slurm" -mca ess_base_num_procs "3"'
     # SLURM_NTASKS is the job's, which has a task per GPU.
     step = plan(f"{options} --nodes=2 --nodelist=gpu2,gpu4 --ntasks=2 {daemon}", SLURM_NTASKS="32")
     assert (step.nodes, step.tasks) == ([1, 3], [[0], [1]])

@@ -80,7 +80,7 @@ IGNORED: dict[str, tuple[str, bool]] = {
     "accel-bind": ("", True),
     "comment": ("", True),
 }
-#: Whose options these are, as Slurm's own programs say it. Open MPI 5 asks before it starts anything.
+#: Whose options these are, as Slurm's own programs say it; Open MPI 5 asks first of all.
 VERSION = "slurm 23.11.0-railweld"
 RELAYED = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CONT", "ALRM")
 
