@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from railweld.lab.profiles import GPU_BUSES
+from railweld.lab.vendor.programs.pod_mpi import FABRIC
 from railweld.stack.images import images_for
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ class Entry:
         packages: Debian packages of the lab's node image whose files belong in it.
         texts: path in the image to its text.
         scripts: path in the image to a program of the lab (`src/railweld/lab`).
+        vendor: path in the image to a function of the lab's stand-ins (`lab/vendor/programs`).
         entrypoint: what runs when a pod names no command.
         stand_in: takes a vendor's place in the lab; never for a real site.
     """
@@ -33,6 +37,7 @@ class Entry:
     packages: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     scripts: Mapping[str, str] = field(default_factory=dict)
+    vendor: Mapping[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
     stand_in: bool = False
 
@@ -90,6 +95,11 @@ _ENTRIES: Final = (
             "/etc/group": "root:x:0:\n",
         },
         scripts={"/usr/local/bin/torchrun": "torchrun.py"},
+        vendor={
+            "/usr/local/bin/mpirun": "pod_mpi.mpirun",
+            "/usr/local/bin/orted": "pod_mpi.orted",
+            "/usr/local/bin/all_reduce_perf_mpi": "pod_mpi.all_reduce",
+        },
         entrypoint=("/bin/sh",),
         stand_in=True,
     ),
@@ -100,8 +110,32 @@ def catalog(site: Site, *, stand_ins: bool = False) -> tuple[Entry, ...]:
     """The images for a site: railweld's own, and with `stand_ins` those of the lab."""
     refs = images_for(site)
     return tuple(
-        # A digest is of the vendor's image, not of what is built here.
-        replace(each, ref=refs[each.name].partition("@")[0])
+        replace(
+            each,
+            # A digest is of the vendor's image, not of what is built here.
+            ref=refs[each.name].partition("@")[0],
+            # What runs in a pod of the lab sees nothing of its node.
+            texts={**each.texts, **({FABRIC: _fabric(site)} if each.vendor else {})},
+        )
         for each in _ENTRIES
         if stand_ins or not each.stand_in
+    )
+
+
+def _fabric(site: Site) -> str:
+    """What the stand-in of nccl-tests prints of a site: `pod_mpi.FABRIC` in the image."""
+    numbers = site.versions.versions.nccl.version.split("-")[0].split(".")
+    major, minor, patch = (int(number) for number in (*numbers, "0", "0")[:3])
+    return json.dumps(
+        {
+            host.name: {
+                "rails": {hca.name: hca.rate_gbps for hca in host.hcas},
+                "model": host.gpu.model,
+                "buses": [f"0000:{bus}:00.0"[:10] for bus in GPU_BUSES[: host.gpu.count]],
+                "nccl": major * 10000 + minor * 100 + patch,
+            }
+            for host in site.hosts.values()
+            if host.gpu
+        },
+        sort_keys=True,
     )

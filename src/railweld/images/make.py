@@ -14,6 +14,8 @@ from railweld.errors import RailweldError
 from railweld.images.catalog import Entry
 from railweld.lab import images, tools
 from railweld.lab.process import Report
+from railweld.lab.vendor import mpi
+from railweld.lab.vendor.bundle import program
 from railweld.state import cache_dir
 
 #: Part of the cache's key: changes when images are made in another way.
@@ -86,6 +88,9 @@ def _archive(entry: Entry, report: Report) -> Path:
         for path, (tool, program) in entry.programs.items()
     }
     scripts = {path: _LAB / name for path, name in entry.scripts.items()}
+    vendor = {
+        path: program(function, {"version": mpi.VERSION}) for path, function in entry.vendor.items()
+    }
     members: Sequence[Any] = ()
     base = ""
     if entry.packages:
@@ -96,6 +101,7 @@ def _archive(entry: Entry, report: Report) -> Path:
     recipe = json.dumps(
         [RECIPE, entry.ref, sorted(map(str, programs.values())), base, entry.packages,
          dict(entry.texts), {path: file.read_text() for path, file in scripts.items()},
+         {path: hashlib.sha256(content).hexdigest() for path, content in vendor.items()},
          entry.entrypoint]
     )  # fmt: skip
     folder = cache_dir("images") / hashlib.sha256(recipe.encode()).hexdigest()[:16]
@@ -105,9 +111,12 @@ def _archive(entry: Entry, report: Report) -> Path:
         if entry.packages:
             members = images.members_of_packages(root.folder / "root.tar", entry.packages)
         folder.mkdir(parents=True, exist_ok=True)
+        made = {inside: folder / Path(inside).name for inside in vendor}
+        for inside, content in vendor.items():
+            made[inside].write_bytes(content)
         image = images.Image(
             ref=entry.ref,
-            programs=programs | scripts,
+            programs=programs | scripts | made,
             texts=entry.texts,
             members=members,
             entrypoint=entry.entrypoint,

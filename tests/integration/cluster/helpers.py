@@ -71,6 +71,11 @@ class Cluster:
         assert run.stdout.startswith("{"), run.stdout + run.stderr
         return run.returncode, json.loads(run.stdout)["checks"]
 
+    def bench(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run `railweld bench`."""
+        sources = ("-i", str(self.lab.inventory))
+        return command(["railweld", "bench", *sources, *options], check=False, timeout=1200)
+
     def doctor(self, node: str, since: int) -> dict[str, Any]:
         """What `railweld doctor` says of a node; journals are read from `since` on (Unix time)."""
         sources = ("-i", str(self.lab.inventory))

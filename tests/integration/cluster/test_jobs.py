@@ -7,6 +7,7 @@ pods are real ones: images, user, volumes, devices, logs and the way to the daem
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -209,6 +210,21 @@ def test_training_script_meets_through_srun(site: Site) -> None:
     output = site.output(job)
     assert "bridge: leader: srun reaches the other nodes by itself" in output
     assert output.count(f"of 16: sum {16 * 15 // 2}\n") == len(GPU_NODES), output
+
+
+def test_bench_measures_what_a_job_gets_and_leaves_nothing(site: Site) -> None:
+    """mpirun's daemons start through the pods' srun; the figure follows from the pods' profile."""
+    before = site.alice("ls -A").split()
+    options = ("--nodes", ",".join(GPU_NODES), "--all", "--launcher", "bridge", "--user", "alice")
+    done = site.cluster.bench(*options, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    measurement = json.loads(done.stdout)
+    (measured,) = measurement["runs"]
+    assert (measured["nodes"], measured["failure"]) == (list(GPU_NODES), "")
+    assert measured["busbw_gb_per_s"] > measured["needed_gb_per_s"]
+    assert site.alice("squeue -h -n railweld-bench") == ""
+    assert site.pods() == []
+    assert site.alice("ls -A").split() == before
 
 
 def test_array_of_eight_two_at_a_time(site: Site) -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
+from dataclasses import dataclass
 from typing import Any
 
 from railweld.lab.vendor.programs.machine import Build, Machine, complain, say
@@ -55,13 +56,7 @@ def all_reduce(argv: list[str], build: Build, machine: Machine) -> int:
 
 
 def _run(argv: list[str], version: str, library: str, machine: Machine) -> None:
-    options = {"-b": "32M", "-e": "32M", "-f": "2", "-g": "1", "-n": "20", "-w": "1", "-c": "1"}
-    options.update(zip(argv[::2], argv[1::2], strict=False))
-    first, last, factor = _bytes(options["-b"]), _bytes(options["-e"]), int(options["-f"])
-    sizes = [first]
-    while sizes[-1] * factor <= last and factor > 1:
-        sizes.append(sizes[-1] * factor)
-    per_process = int(options["-g"])
+    per_process = int(_options(argv)["-g"])
     here = machine.gpus()
     if machine.loaded("nvidia") is None:
         raise UsageError(
@@ -69,18 +64,62 @@ def _run(argv: list[str], version: str, library: str, machine: Machine) -> None:
             "'no CUDA-capable device is detected'"
         )
     hosts = _hosts(machine)
-    ranks = per_process * (sum(count for _, count in hosts) or 1)
     wanted = per_process * (hosts[0][1] if hosts else 1)
     if wanted > len(here):
         raise UsageError(
             f"Invalid number of GPUs: {wanted} requested but only {len(here)} were found."
         )
-    nodes = [node for node, _ in hosts] or [_name(machine)]
-    speed = _speed(nodes, machine)
-    say(
-        f"# nccl-tests version {version} nccl-headers={os.environ.get(HEADERS, library)} "
-        f"nccl-library={library}"
+    buses = [str(gpu["bus_id"]).lower().removeprefix("0000")[:-2] for gpu in here]
+    printed(
+        argv,
+        Run(
+            version=version,
+            headers=os.environ.get(HEADERS, library),
+            library=library,
+            nodes=hosts or [(_name(machine), 1)],
+            gpus=[(bus, str(gpu["model"])) for bus, gpu in zip(buses, here, strict=True)],
+            speed=_speed([node for node, _ in hosts] or [_name(machine)], machine),
+        ),
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run prints of itself.
+
+    Attributes:
+        version: of nccl-tests.
+        headers: NCCL's version code at build time.
+        library: the same of the library.
+        nodes: names and numbers of processes.
+        gpus: bus address and model of each GPU of a node.
+        speed: GB/s and latency in microseconds.
+    """
+
+    version: str
+    headers: str
+    library: str
+    nodes: list[tuple[str, int]]
+    gpus: list[tuple[str, str]]
+    speed: tuple[float, float]
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    options = {"-b": "32M", "-e": "32M", "-f": "2", "-g": "1", "-n": "20", "-w": "1", "-c": "1"}
+    options.update(zip(argv[::2], argv[1::2], strict=False))
+    return options
+
+
+def printed(argv: list[str], run: Run) -> None:
+    """Print a run of all_reduce_perf with these options."""
+    options = _options(argv)
+    first, last, factor = _bytes(options["-b"]), _bytes(options["-e"]), int(options["-f"])
+    sizes = [first]
+    while sizes[-1] * factor <= last and factor > 1:
+        sizes.append(sizes[-1] * factor)
+    per_process = int(options["-g"])
+    ranks = per_process * sum(count for _, count in run.nodes)
+    say(f"# nccl-tests version {run.version} nccl-headers={run.headers} nccl-library={run.library}")
     say("# Collective test starting: all_reduce_perf")
     say(
         f"# nThread 1 nGpus {per_process} minBytes {first} maxBytes {last} step: {factor}(factor) "
@@ -89,15 +128,14 @@ def _run(argv: list[str], version: str, library: str, machine: Machine) -> None:
     )
     say("#")
     say("# Using devices")
-    each = ranks // len(nodes)
+    each = ranks // len(run.nodes)
     for rank in range(ranks):
-        gpu = here[rank % each % len(here)]
-        bus = str(gpu["bus_id"]).lower().removeprefix("0000")[:-2]
+        bus, model = run.gpus[rank % each % len(run.gpus)]
         say(
-            f"#  Rank {rank:>2} Group  0 Pid {4000 + rank:>6} on {nodes[rank // each]:>10} "
-            f"device {rank % each:>2} [{bus}] NVIDIA {gpu['model']}"
+            f"#  Rank {rank:>2} Group  0 Pid {4000 + rank:>6} on {run.nodes[rank // each][0]:>10} "
+            f"device {rank % each:>2} [{bus}] NVIDIA {model}"
         )
-    _table(sizes, ranks, speed)
+    _table(sizes, ranks, run.speed)
 
 
 def _table(sizes: list[int], ranks: int, speed: tuple[float, float]) -> None:
