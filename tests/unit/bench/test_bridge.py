@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ from railweld.nodes import Answer
 from railweld.site import Site, load_site
 from tests.unit.bench.made import PRINTED
 
+ROOT = Path(__file__).parents[3]
 EXAMPLE = "inventories/example-a100"
 NODES = ("gpu01", "gpu02")
 BRIDGE = Options(launcher="bridge", user="alice", timeout_s=90)
@@ -263,6 +265,37 @@ def test_the_run_is_what_the_job_printed(head: Head) -> None:
     assert "--wait" in submitted
     assert (head.spool / "script").read_text().startswith("#!/bin/bash\n#BRIDGE mode=leader\n")
     assert not head.calls("scancel")
+    assert head.left() == []
+
+
+def test_the_command_reaches_the_head_as_it_is(head: Head) -> None:
+    """Over the real Ansible, which neither fills in templates nor expands `$HOME`."""
+    (head.folder / "printed").write_text(PRINTED)
+    head.slurm(f"cat {head.folder}/printed")
+    runuser = head.programs / "runuser"
+    runuser.write_text(
+        f"#!{sys.executable} -IS\nimport os, sys\nassert sys.argv[1:4] == ['-u', 'alice', '--']\n"
+        f"words = [w.replace('PATH=', 'PATH={head.programs}:') for w in sys.argv[4:]]\n"
+        "os.execvp(words[0], words)\n"
+    )
+    runuser.chmod(0o755)
+    volumes = [{"name": "data", "mount": str(head.shared), "host_path": "/data"}]
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).parent / "railweld", "bench", "-i", ROOT / EXAMPLE),
+            *("-e", "ansible_connection=local", "-e", "ansible_become=false"),
+            *("-e", f"ansible_python_interpreter={sys.executable}"),
+            *("-e", json.dumps({"railweld_job_volumes": volumes}), "--nodes", "gpu01,gpu02"),
+            *("--all", "--launcher", "bridge", "--user", "alice", "--json"),
+        ],
+        cwd=ROOT,
+        env={"PATH": f"{head.programs}:/usr/bin:/bin", "HOME": str(head.folder), "folder": "/x"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    (measured,) = json.loads(done.stdout)["runs"]
+    assert (measured["busbw_gb_per_s"], measured["failure"]) == (312.45, ""), done.stdout
+    assert done.returncode == 0
     assert head.left() == []
 
 

@@ -149,3 +149,21 @@ def test_bad_options_are_refused_before_anything_runs(
     assert done.returncode == 64
     assert words in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--launcher", "bridge"), "--launcher bridge: found no --user"),
+        (("--launcher", "bridge", "--user", "root"), "--user: found 'root'"),
+        (("--user", "alice"), "--user: found --launcher mpirun, expected bridge"),
+        (("--image", "r.example/a:1"), "--image: found --launcher mpirun, expected bridge"),
+    ],
+)
+def test_options_of_the_bridge_go_together(
+    bench: Callable[..., subprocess.CompletedProcess[str]], options: tuple[str, ...], sentence: str
+) -> None:
+    done = bench(PRINT, *options)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert sentence in done.stderr
+    assert "Fix: --launcher bridge" in done.stderr or "Fix: --user" in done.stderr
