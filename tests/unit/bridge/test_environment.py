@@ -76,3 +76,18 @@ def test_names_that_are_none_are_left_out() -> None:
 def test_values_that_are_no_text_survive() -> None:
     found = environment.parse(b"A=\xff\xfe\0")
     assert found["A"].encode("utf-8", "surrogateescape") == b"\xff\xfe"
+
+
+#: What Open MPI 1.10 to 5 reads of a job; the old spellings are the only ones that some know.
+OPEN_MPI = {
+    "SLURM_JOBID": "7",
+    "SLURM_NODELIST": "gpu[1-2]",
+    "SLURM_TASKS_PER_NODE": "8(x2)",
+    "SLURM_JOB_CPUS_PER_NODE": "128(x2)",
+    "SLURM_CPUS_PER_TASK": "16",
+    "SLURM_JOB_NUM_NODES": "2",
+}
+
+
+def test_mpirun_finds_its_nodes() -> None:
+    assert select(**OPEN_MPI) == OPEN_MPI

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import tarfile
@@ -31,14 +32,16 @@ sys.exit({function}(sys.argv[1:], {{"version": "2.19.6"}}, Machine({root!r})))
 PROFILE = "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"
 
 
-def measured(tmp_path: Path, start: str, *, gpus: int = 2, **variables: str) -> tuple[int, str]:
-    """Status and output of a job of two nodes with two GPUs each."""
+def measured(
+    tmp_path: Path, start: str, *, gpus: int = 2, first: str = "n0", **variables: str
+) -> tuple[int, str]:
+    """Status and output of a job of two nodes with two GPUs each; the first has this name."""
     (image,) = (
         each for each in catalog(load_site([LAB]), stand_ins=True) if each.name == "cuda_test"
     )
     fabric = json.loads(image.texts[pod_mpi.FABRIC])
     assert set(fabric) >= {"gpu1", "gpu2"}
-    fabric = {"n0": fabric["gpu1"], "n1": fabric["gpu2"]}
+    fabric = {first: fabric["gpu1"], "n1": fabric["gpu2"]}
     root = tmp_path / "root"
     (root / "dev/infiniband").mkdir(parents=True)
     file = root / pod_mpi.FABRIC.lstrip("/")
@@ -55,7 +58,7 @@ def measured(tmp_path: Path, start: str, *, gpus: int = 2, **variables: str) -> 
     for path in programs.iterdir():
         path.chmod(0o755)
     given = {
-        "SLURM_JOBID": "7", "SLURM_NODELIST": "n[0-1]", "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_JOBID": "7", "SLURM_NODELIST": f"{first},n1", "SLURM_TASKS_PER_NODE": "2(x2)",
         "SLURM_NTASKS": "4", "NVIDIA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))), **variables,
     }  # fmt: skip
     exports = "".join(f"export {name}='{value}'\n" for name, value in given.items())
@@ -65,6 +68,8 @@ def measured(tmp_path: Path, start: str, *, gpus: int = 2, **variables: str) -> 
         crew = agents.Crew(2)
         async with agents.hub(crew) as (_, port), asyncio.timeout(120):
             where = agents.folder(tmp_path, script, 2, "leader")
+            plan = json.loads((where / "plan").read_text())
+            (where / "plan").write_text(json.dumps({**plan, "nodes": [first, "n1"]}))
             pods = [await agents.agent(where, rank, port) for rank in (0, 1)]
             status, _ = [await pod.wait() for pod in pods]
         return status, crew.output[0].decode()
@@ -86,6 +91,12 @@ def test_a_job_prints_the_fabric_of_its_nodes(tmp_path: Path) -> None:
     # Four rails of 100 Gb/s, and the share of them that is reached.
     assert result.largest is not None
     assert result.largest.out_of_place.busbw == pytest.approx(50 * 0.85, rel=0.01)
+
+
+def test_in_the_nodes_network_mpirun_is_the_daemon_of_its_own_node(tmp_path: Path) -> None:
+    status, output = measured(tmp_path, RUN, first=socket.gethostname())
+    assert status == 0, output
+    assert parse(output).hosts == (socket.gethostname(), "n1")
 
 
 def test_a_job_without_the_profile_is_slow(tmp_path: Path) -> None:

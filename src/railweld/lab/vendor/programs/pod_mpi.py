@@ -101,19 +101,12 @@ class _Leader:
             server.listen(len(self._each))
             server.settimeout(0.5)
             uri = f"tcp://{','.join(addresses())}:{server.getsockname()[1]}"
-            daemons = subprocess.Popen(
-                [
-                    *("srun", "--ntasks-per-node=1", "--kill-on-bad-exit", "--mpi=none"),
-                    *(f"--ntasks={len(self._each)}", "orted", "-mca", "ess", '"slurm"'),
-                    *("-mca", "orte_hnp_uri", f'"{uri}"'),
-                ],
-                stdin=subprocess.DEVNULL,
-                process_group=0,
-            )
+            daemons = self._start(uri)
             joined = self._gather(server, daemons)
         if joined is None:
             complain(_FAILED)
-            daemons.kill()
+            for each in daemons:
+                each.kill()
             return 1
         readers = [threading.Thread(target=self._follow, args=(link,)) for link in joined.values()]
         self._assign(joined)
@@ -130,16 +123,45 @@ class _Leader:
                 link.shutdown(socket.SHUT_RDWR)
         for reader in readers:
             reader.join()
-        daemons.wait()
+        for each in daemons:
+            each.wait()
         return self._judge()
 
+    def _start(self, uri: str) -> list[subprocess.Popen[bytes]]:
+        """The daemons: by srun, and of mpirun's own node, where that is a node of the job, itself.
+
+        In the network of the nodes a pod has its node's name; in the pods' own network it has not,
+        and then srun starts a daemon beside mpirun too.
+        """
+        orted = ["orted", "-mca", "ess", '"slurm"', "-mca", "orte_hnp_uri", f'"{uri}"']
+        here = socket.gethostname()
+        others = [node for node in self._each if node != here]
+        found = []
+        if others:
+            chosen = [f"--nodes={len(others)}", f"--nodelist={','.join(others)}"]
+            found.append(
+                subprocess.Popen(
+                    [
+                        *("srun", "--ntasks-per-node=1", "--kill-on-bad-exit", "--mpi=none"),
+                        *(chosen if len(others) < len(self._each) else ()),
+                        *(f"--ntasks={len(others)}", *orted),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,
+                )
+            )
+        if here in self._each:
+            environment = {**os.environ, "SLURMD_NODENAME": here}
+            found.append(subprocess.Popen(orted, stdin=subprocess.DEVNULL, env=environment))
+        return found
+
     def _gather(
-        self, server: socket.socket, daemons: subprocess.Popen[bytes]
+        self, server: socket.socket, daemons: list[subprocess.Popen[bytes]]
     ) -> dict[str, socket.socket] | None:
         joined: dict[str, socket.socket] = {}
         deadline = time.monotonic() + JOIN_SECONDS
         while len(joined) < len(self._each):
-            if daemons.poll() is not None or time.monotonic() > deadline:
+            if any(each.poll() is not None for each in daemons) or time.monotonic() > deadline:
                 return None
             with contextlib.suppress(TimeoutError):
                 link = server.accept()[0]
