@@ -18,6 +18,7 @@ from railweld.doctor.diagnosis import Doctor
 from railweld.errors import RailweldError
 from railweld.nodes import Answer
 from railweld.record import Check
+from railweld.slurm import conf
 from railweld.verify import stages
 from railweld.verify.stages import Request, Verified
 
@@ -32,6 +33,7 @@ _UNITS: Final = (
 )  # fmt: skip
 _KERNEL: Final = "journalctl -k"
 _JOURNAL: Final = "journalctl"
+_HEARD: Final = f"{conf.LOGS}/slurmctld.log"
 _ACCOUNTING: Final = "JobID,JobName,State,ExitCode,Start,End,NodeList,MaxRSS,ReqMem"
 _EVENT_COLUMNS: Final = (
     "custom-columns=TIME:.lastTimestamp,TYPE:.type,REASON:.reason,OBJECT:.involvedObject.name,"
@@ -66,13 +68,18 @@ class Live:
             self._doctor.could_not_read(f"{host}: not in the inventory, so it was not looked at")
         if not wanted:
             return
-        with ThreadPoolExecutor(1) as pool:
+        heads = self._request.site.groups.get(names.GROUP_SLURM_HEAD, ())[:1]
+        asked = [self._heard_task(wanted)]
+        with ThreadPoolExecutor(2) as pool:
             journals = pool.submit(self._ask, wanted, self._journal_tasks())
+            heard = pool.submit(lambda: self._ask(heads, asked) if heads else {})
             self._check(wanted)
             answers = journals.result()
         for host in wanted:
             for what in (_KERNEL, _JOURNAL):
                 self._read(f"{host}: {what}", answers.get(host, {}).get(what))
+        for head in heads:
+            self._read(f"{head}: {_HEARD}", heard.result().get(head, {}).get(_HEARD))
 
     def job(self, job: str) -> None:
         """Look at a Slurm job: its record, its output, its nodes and its pods."""
@@ -106,6 +113,27 @@ class Live:
             _shell(_KERNEL, f"journalctl -k {common}", instead="dmesg --time-format iso"),
             _shell(_JOURNAL, f"journalctl {units} {common}"),
         ]
+
+    def _heard_task(self, hosts: Sequence[str]) -> dict[str, Any]:
+        """What slurmctld said of messages from these hosts: it refuses them, they hear nothing.
+
+        Only its file names the sender; the lines before that one say what was wrong.
+        """
+        site = self._request.site
+        senders = [re.escape(word) for host in hosts for word in (host, site.hosts[host].address)]
+        # `[[gpu7]:47848]` or `[10.0.0.7:47848]`.
+        sender = shlex.quote(rf"\[\[?({'|'.join(senders)})\]?:[0-9]+\]")
+        # Each line begins with its time, as [2026-11-30T18:17:25.167].
+        begin = (
+            f"$(date -d @$(systemd-analyze timestamp -- {shlex.quote(self._since)} "
+            "| sed -n 's/.*UNIX seconds: *@//p') '+[%Y-%m-%dT%H:%M:%S')"
+        )
+        command = (
+            f"if test -e {_HEARD}; then grep -E -B3 {sender} {_HEARD} "
+            f"""| awk -v begin="{begin}" '$0 >= begin' | tail -c {_TAIL}; fi"""
+        )
+        # A log without such a line is one that says nothing.
+        return _task(_HEARD, "ansible.builtin.shell", {"cmd": command, "executable": "/bin/bash"})
 
     def _of_slurm(self, job: str) -> list[str]:
         """Read what Slurm knows of a job and what the job printed; return its nodes."""

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from railweld.record import Check
-from tests.fault_table import NODES, by_checks, pattern_of
+from tests.fault_table import NODES, pattern_of
 from tests.labs import (
     REPOSITORY,
     PlayRun,
@@ -396,10 +396,12 @@ def looked(slurm: Slurm) -> dict[str, set[str]]:
     return red
 
 
-def causes(slurm: Slurm, node: str) -> set[str]:
-    """What doctor says a node's failed checks come from: its base is not deployed here."""
-    argv = ["railweld", "doctor", node, "-i", str(slurm.lab.inventory), "--json", "--since", "now"]
-    return by_checks(answer(command(argv, check=False).stdout))
+def causes(slurm: Slurm, node: str, since: int) -> set[str]:
+    """What doctor says is wrong with a node, besides its base, which is not deployed here."""
+    argv = ["railweld", "doctor", node, "-i", str(slurm.lab.inventory), "--json"]
+    said = answer(command([*argv, "--since", f"@{since}"], check=False).stdout)
+    found = [cause for incident in said["incidents"] for cause in incident["causes"]]
+    return {cause["id"] for cause in found}
 
 
 def credential_is_taken(slurm: Slurm) -> bool:
@@ -418,14 +420,15 @@ def test_fault_turns_exactly_its_declared_checks_red_and_doctor_names_it(
         "node-drained": lambda: slurm.state_of("gpu2") == "drained|maintenance",
         "slurmctld-restart": lambda: slurm.controller() != before,
     }
-    before, known = slurm.controller(), causes(slurm, row.node)
+    began = int(time.time())
+    before, known = slurm.controller(), causes(slurm, row.node, began)
     assert not happened[fault]()
     slurm.lab.fault(fault, row.node, *(f"{key}={value}" for key, value in row.settings.items()))
     try:
         wait_for(happened[fault], fault)
         red = {machine: set(ids) for machine, ids in row.red.items()}
         wait_for(lambda: looked(slurm) == red, f"{red} alone")
-        assert causes(slurm, row.node) - known == ({row.cause} if row.cause else set())
+        assert causes(slurm, row.node, began) - known == ({row.cause} if row.cause else set())
     finally:
         slurm.lab.clear(fault, row.node)
     wait_for(lambda: looked(slurm) == {}, "a Slurm as described")
