@@ -6,11 +6,14 @@ The programs of Slurm, Kubernetes and the journal are scripts that print what th
 from __future__ import annotations
 
 import sys
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from railweld.access import Access
+from railweld.doctor import live
 from railweld.doctor.catalogue import load
 from railweld.doctor.diagnosis import Diagnosis, Doctor
 from railweld.doctor.live import Live, is_job
@@ -42,6 +45,15 @@ EVENTS = (
     f"{_EVENT} slurm-11-0 exceeded quota: gpus, requested: requests.nvidia.com/gpu=8\n"
 )
 GRES = "NodeName=gpu1 Reason=gres/gpu count reported lower than configured (7 < 8)"
+
+#: slurmctld's log when a message comes from a node whose clock is behind.
+REFUSED = """\
+[{at}] error: Munge decode failed: Expired credential
+[{at}] auth/munge: _print_cred: ENCODED: Mon Nov 30 18:07:25 2026
+[{at}] auth/munge: _print_cred: DECODED: Mon Nov 30 18:17:25 2026
+[{at}] error: slurm_unpack_received_msg: {sender}:50158] auth_g_verify: REQUEST_BUILD_INFO has \
+authentication error: Unspecified error
+"""
 
 
 @pytest.fixture
@@ -78,13 +90,25 @@ def request_(tmp_path: Path) -> Request:
     return request
 
 
+@pytest.fixture
+def heard(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The log of slurmctld, on nodes that have nothing else to say."""
+    monkeypatch.setattr(stages, "verify", lambda _request, _stage: Verified([]))
+    monkeypatch.setattr(live, "_HEARD", str(tmp_path / "slurmctld.log"))
+    program(programs, "journalctl", "exit 0")
+    # As systemd prints it, for the window of `look`.
+    begin = int(time.time()) - 24 * 3600
+    program(programs, "systemd-analyze", f'[ "$3" = -24h ] && echo "    UNIX seconds: @{begin}"')
+    return tmp_path / "slurmctld.log"
+
+
 def look(request: Request, *, job: str = "", nodes: tuple[str, ...] = ()) -> Diagnosis:
     doctor = Doctor(load())
-    live = Live(request, doctor, since="-24h")
+    looking = Live(request, doctor, since="-24h")
     if job:
-        live.job(job)
+        looking.job(job)
     if nodes:
-        live.nodes(nodes)
+        looking.nodes(nodes)
     return doctor.diagnose()
 
 
@@ -126,6 +150,23 @@ def test_journal_that_cannot_be_read_is_said(
         "journalctl",
         "journalctl",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sender", "hours", "causes"),
+    [
+        ("[[gpu1]", 1, {"munge-clock"}),
+        ("[10.213.37.11", 1, {"munge-clock"}),
+        ("[[gpu11]", 1, set()),
+        ("[[gpu1]", 30, set()),
+    ],
+)
+def test_what_slurmctld_said_of_its_messages_is_read(
+    heard: Path, request_: Request, sender: str, hours: int, causes: set[str]
+) -> None:
+    at = (datetime.now().astimezone() - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%S.123")
+    heard.write_text(REFUSED.format(at=at, sender=sender))
+    assert ids(look(request_, nodes=("gpu1",))) == causes
 
 
 def test_job_is_followed_to_its_output_its_pods_and_its_nodes(
