@@ -31,7 +31,13 @@ SYSCTLS = (
 #: kubeadm's own add-ons: Services and cluster DNS.
 ADDONS = "k8s-app in (kube-proxy,kube-dns)"
 #: Settings of the kubelet that follow from the description, as top-level lines of its file.
-KUBELET_KEYS = ("cgroupDriver", "cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs")
+KUBELET_KEYS = (
+    "cgroupDriver",
+    "cpuManagerPolicy",
+    "topologyManagerPolicy",
+    "reservedSystemCPUs",
+    "imageGCHighThresholdPercent",
+)
 
 
 def read_cluster(node, units, wanted=None):

@@ -144,7 +144,7 @@ def _host(site: Site, host: Host, shared: dict[tuple[Any, ...], dict[str, Any]])
         **shared[kind],
         "labels": labels(site, host),
         "taints": taints(host),
-        "kubelet": kubelet(host),
+        "kubelet": kubelet(site, host),
     }
 
 
@@ -175,8 +175,8 @@ def taints(host: Host) -> list[dict[str, str]]:
     return [{"key": names.TAINT_GPU, "effect": "NoSchedule"}]
 
 
-def kubelet(host: Host) -> dict[str, Any]:
-    """The kubelet's settings that follow from the kind of node."""
+def kubelet(site: Site, host: Host) -> dict[str, Any]:
+    """The kubelet's settings that follow from the site and the kind of node."""
     policy = host.topology_policy or ("best-effort" if host.is_gpu_node else "none")
     settings: dict[str, Any] = {"systemReserved": {"memory": host.reserved_memory}}
     if host.reserved_cpus is not None:
@@ -187,6 +187,9 @@ def kubelet(host: Host) -> dict[str, Any]:
     settings["topologyManagerPolicy"] = policy
     # A job's ranks get whole CPUs beside their GPU and NIC; the kubelet's default shares them.
     settings["cpuManagerPolicy"] = "static" if host.is_gpu_node else "none"
+    if site.image_archives:
+        # Images from files cannot be pulled again: 100 is the kubelet's word for collecting none.
+        settings["imageGCHighThresholdPercent"] = 100
     return settings
 
 

@@ -131,6 +131,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
                         "cpuManagerPolicy",
                         "topologyManagerPolicy",
                         "reservedSystemCPUs",
+                        "imageGCHighThresholdPercent",
                         "systemReserved",
                     )
                 },

@@ -60,6 +60,12 @@ def test_gpu_nodes_give_whole_cpus_and_align_devices(site: BuildSite) -> None:
     assert hosts["head1"]["kubelet"]["cpuManagerPolicy"] == "none"
 
 
+def test_images_from_files_are_not_collected(site: BuildSite) -> None:
+    described = model.fact(site(everywhere={"railweld_image_archives": "/srv/images"}))
+    kept = {host["kubelet"]["imageGCHighThresholdPercent"] for host in described["hosts"].values()}
+    assert kept == {100}
+
+
 def test_gpu_runtime_follows_the_containerd_of_the_set(site: BuildSite) -> None:
     assert model.fact(site())["hosts"]["gpu1"]["gpu_runtime"] == "runtime"
     chosen = site(gpus={"railweld_gpu_runtime": "none"})

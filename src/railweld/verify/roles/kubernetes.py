@@ -17,6 +17,10 @@ _AGAIN: Final = "run playbooks/deploy-cluster.yml on this host"
 #: Certificates that end sooner than this are a finding: time enough for a maintenance window.
 CERTIFICATE_DAYS: Final = 30
 _DAY_S: Final = 86400
+_KUBELET_KEYS: Final = (
+    *("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs"),
+    "imageGCHighThresholdPercent",
+)
 #: The kubelet's word for a policy that is off; a setting that is not there counts as the same.
 UNSET: Final = "none"
 
@@ -211,8 +215,8 @@ def _member(ctx: Context) -> Iterator[Check]:
 def kubelet_settings(ctx: Context) -> Iterator[tuple[str, str, str]]:
     """Each setting of the kubelet that follows from the description: name, found, wanted."""
     there = ctx.seen("cluster.kubelet.settings", {})
-    for key in ("cpuManagerPolicy", "topologyManagerPolicy", "reservedSystemCPUs"):
-        yield key, there.get(key) or UNSET, ctx.member(f"host.kubelet.{key}") or UNSET
+    for key in _KUBELET_KEYS:
+        yield key, there.get(key) or UNSET, str(ctx.member(f"host.kubelet.{key}") or UNSET)
     reserved = there.get("systemReserved") or {}
     for name, wanted in sorted(ctx.member("host.kubelet.systemReserved", {}).items()):
         yield f"systemReserved.{name}", str(reserved.get(name) or UNSET), str(wanted)
