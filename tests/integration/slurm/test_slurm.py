@@ -407,7 +407,7 @@ def causes(slurm: Slurm, node: str, since: int) -> set[str]:
 def credential_is_taken(slurm: Slurm) -> bool:
     """Whether the head takes a credential of gpu2's munged."""
     made = slurm.lab.node("gpu2", "munge", "--no-input").strip()
-    return "SUCCESS" in slurm.head(f"echo {made} | unmunge || true")
+    return "Success" in slurm.head(f"echo {made} | unmunge || true")
 
 
 @pytest.mark.parametrize("fault", [name for name, row in NODES.items() if row.stage == "slurm"])
