@@ -265,7 +265,13 @@ class Client:
             except BlockingIOError:
                 select.select([], [link], [], 10)
             except OSError as error:
+                self.last_words(link)
                 raise LostError from error
+
+    def last_words(self, link: socket.socket) -> None:
+        """Hear why the daemon hung up: it refuses by the first words, and reads no more."""
+        while self.exit is None and select.select([link], [], [], 0)[0]:
+            self.receive()
 
     def attach(self) -> None:
         """Say who we are. What slurmctld knows better is not taken from here."""

@@ -85,6 +85,7 @@ def test_nobody_asks_about_somebody_elses_job(world: World, command: str) -> Non
 
 def test_logs_come_from_the_pods(world: World) -> None:
     job = world.slurm.script(SLEEP, "-N2")
+    world.has_said(job, "here 0\n")
     world.has_said(job, "here 1\n")
     text = world.ask("logs", str(job), user="alice")
     assert "==> gpu1 <==\nhere 0\n" in text

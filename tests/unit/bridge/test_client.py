@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from railweld.bridge import client
+from railweld.bridge.client import Client, LostError
+from railweld.bridge.pod import wire
 
 PROGRAM = Path(client.__file__)
 
@@ -36,3 +41,20 @@ def test_only_a_file_that_is_there_has_others_beside_it(tmp_path: Path) -> None:
     with Path(os.devnull).open() as file:
         assert client.file_of(file.fileno()) is None
     assert client.file_of(9999) is None
+
+
+def test_why_the_daemon_hung_up_is_heard_though_it_read_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    mine, theirs = socket.socketpair()
+    mine.setblocking(False)
+    client = Client(b"#!/bin/sh\n" + bytes(900_000), [])
+    client.socket = mine
+    theirs.sendall(wire.control(event="exit", status=1))
+    theirs.close()
+    with pytest.raises(LostError):
+        client.attach()
+    assert client.exit is not None
+    assert client.exit["status"] == 1
+    mine.close()
