@@ -443,6 +443,10 @@ def test_head_that_loses_its_power_starts_the_job_again_after_its_pods_are_gone(
     """slurmctld, all slurmds, the daemon and the API server at once: the batch step is lost."""
     lab, job = site.cluster.lab, site.submit(ONCE, *ONE, "--requeue")
     node = site.runs_on(job)
+    # One whose start slurmctld had not saved yet it starts again, and the bridge finds its pod.
+    begun = int(site.alice(f"date -d $(squeue -h -j {job} -o %S) +%s"))
+    saved = ("stat", "-c", "%Y", "/var/lib/slurm/slurmctld/job_state")
+    eventually(lambda: int(lab.node("head1", *saved)), lambda found: found > begun)
     lab.fault("power-cut", "head1")
     services = ("systemctl", "is-active", "slurmctld", "bridged")
     eventually(
