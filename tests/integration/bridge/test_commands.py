@@ -21,7 +21,7 @@ def facts(world: World, job: object, user: str = "alice") -> dict[str, Any]:
 
 
 def test_status_says_what_runs_and_to_whom(world: World) -> None:
-    job = world.slurm.script(SLEEP, "-N2")
+    job = world.slurm.script(SLEEP, "-N2", "-w", "gpu1,gpu2")
     world.has_said(job, "here 1\n")
     text = world.ask("status", user="root")
     assert text.startswith("bridge of cluster lab: ok\n")
@@ -84,7 +84,7 @@ def test_nobody_asks_about_somebody_elses_job(world: World, command: str) -> Non
 
 
 def test_logs_come_from_the_pods(world: World) -> None:
-    job = world.slurm.script(SLEEP, "-N2")
+    job = world.slurm.script(SLEEP, "-N2", "-w", "gpu1,gpu2")
     world.has_said(job, "here 0\n")
     world.has_said(job, "here 1\n")
     text = world.ask("logs", str(job), user="alice")
@@ -96,7 +96,7 @@ def test_logs_come_from_the_pods(world: World) -> None:
 
 
 def test_a_shell_is_the_users_in_the_pod_with_the_jobs_environment(world: World) -> None:
-    job = world.slurm.script(SLEEP, "-N2")
+    job = world.slurm.script(SLEEP, "-N2", "-w", "gpu1,gpu2")
     world.has_said(job, "here 1\n")
     typed = (
         "echo who=$(id -un) rank=$SLURM_NODEID job=$SLURM_JOB_ID in=$PWD m=$MASTER_PORT; "
