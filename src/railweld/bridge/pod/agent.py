@@ -507,7 +507,8 @@ class Agent:
                 if "environment" in words:
                     directory = self.plan["directory"]
                     found = self.environment()
-                    writer.write(wire.control(environment=found, directory=directory))
+                    pod = os.environ.get("RAILWELD_POD_UID", "")
+                    writer.write(wire.control(environment=found, directory=directory, pod=pod))
                     await writer.drain()
         except (OSError, wire.ProtocolError, TypeError):
             pass

@@ -32,17 +32,28 @@ def main(arguments: list[str]) -> int:
 
 
 def ask() -> dict[str, Any]:
-    """The agent's answer; an empty one if it does not give any."""
+    """The answer of this pod's agent; an empty one if it does not give any.
+
+    Where /tmp is a folder of the node, those of other pods are there too.
+    """
+    pod = os.environ.get("RAILWELD_POD_UID", "")
     for path in sorted(Path(tempfile.gettempdir()).glob("railweld-*/agent.sock")):
         try:
-            with socket.socket(socket.AF_UNIX) as link:
-                link.settimeout(SECONDS)
-                link.connect(str(path))
-                link.sendall(wire.control(environment=True))
-                decoder = wire.Decoder()
-                while data := link.recv(65536):
-                    for _, payload in decoder.feed(data):
-                        return wire.parse_control(payload)
+            told = _answer(path)
         except (OSError, wire.ProtocolError):
             continue
+        if told.get("pod") == pod:
+            return told
+    return {}
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(SECONDS)
+        link.connect(str(path))
+        link.sendall(wire.control(environment=True))
+        decoder = wire.Decoder()
+        while data := link.recv(65536):
+            for _, payload in decoder.feed(data):
+                return wire.parse_control(payload)
     return {}
