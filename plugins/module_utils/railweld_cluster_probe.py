@@ -204,12 +204,13 @@ def read_block(text, key):
     return {name: value.strip("\"'") for name, value in pairs}
 
 
-def await_member(node, seconds, ready=False, kubelet_version=None):
-    """Look once a second until this node is registered, or Ready, or time is up.
+def await_member(node, seconds, ready=False, kubelet_version=None, steady=0):
+    """Look once a second until this node is registered, or Ready, for `steady` seconds in a row.
 
-    Not reaching it is no error here: what was found then is judged as everything else.
+    Not reaching it in time is no error here: what was found then is judged as everything else.
     """
     deadline = time.monotonic() + seconds
+    since = None
     while time.monotonic() < deadline:
         found = read_own_node(node)
         if found is None:
@@ -219,7 +220,11 @@ def await_member(node, seconds, ready=False, kubelet_version=None):
             and (not ready or (found["ready"] and not found["waiting_pods"]))
             and kubelet_version in (None, found["kubelet_version"])
         ):
-            return
+            since = since or time.monotonic()
+            if time.monotonic() - since >= steady:
+                return
+        else:
+            since = None
         time.sleep(1)
 
 

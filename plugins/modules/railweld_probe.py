@@ -107,6 +107,10 @@ options:
       kubelet_version:
         description: Wait until the kubelet registered with this version.
         type: str
+      steady:
+        description: For how many seconds in a row it has to be so.
+        type: int
+        default: 0
 author:
   - railweld contributors
 """
@@ -1469,6 +1473,7 @@ def main():
                     "seconds": {"type": "int", "required": True},
                     "ready": {"type": "bool", "default": False},
                     "kubelet_version": {"type": "str"},
+                    "steady": {"type": "int", "default": 0},
                 },
             },
         },

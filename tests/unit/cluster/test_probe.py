@@ -224,6 +224,28 @@ def test_looking_ends_when_the_member_is_as_wanted_or_there_is_none(
     probe.await_member(node, seconds=0, ready=True, kubelet_version="1.37.0")
 
 
+def test_member_whose_api_server_starts_anew_is_waited_for_until_it_stays(
+    probe: ModuleType, tmp_path: Path
+) -> None:
+    """The kubelet of an upgraded control-plane node is Ready before its static pods are new."""
+    refused = (1, "", "The connection to the server was refused")
+    looks = [(0, json.dumps(READY), ""), refused]
+
+    class Flapping(Machine):
+        def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+            if "pods" not in argv and looks:
+                self.answers["kubectl"] = looks.pop(0)
+            elif "pods" not in argv:
+                self.answers["kubectl"] = (0, json.dumps(READY), "")
+            return super().run(argv)
+
+    node = Flapping(member(tmp_path, refused).root, {"pods": (0, '{"items": []}', "")})
+    probe.await_member(node, seconds=60, ready=True, kubelet_version="1.36.3", steady=2)
+    assert looks == []
+    # Good, refused, and good for two seconds in a row.
+    assert len([argv for argv in node.asked if "pods" not in argv]) >= 5
+
+
 def test_pod_network_file_that_containerd_has_not_read_is_told(
     probe: ModuleType, tmp_path: Path
 ) -> None:
