@@ -245,7 +245,7 @@ FAULTS: dict[str, Fault] = {
     "headers-missing": Fault("headers of the running kernel can be had nowhere"),
     "image-missing": Fault(
         "the image of a container is gone from the node, and the container has to start anew",
-        {"container": "dcgm-exporter"},
+        {"container": "exporter"},
     ),
     "kubelet-stopped": Fault("the kubelet does not run; the node is NotReady after a while"),
     "link-rate": Fault("an adapter's port runs slower", {"hca": "", "gbps": "25"}),
