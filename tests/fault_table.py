@@ -85,7 +85,9 @@ NODES: Final[dict[str, Row]] = {
     "headers-missing": Row(why=_INSTALLATION),
     "image-missing": Row(_gpu1("stack.agent"), "image-pull", stage="cluster"),
     "kubelet-stopped": Row(
-        _gpu1("kubernetes.kubelet", "cluster.node", "stack.agent"), "kubelet-lost", stage="cluster"
+        _gpu1("kubernetes.kubelet", "cni.addons", "cni.ready", "stack.agent"),
+        "kubelet-lost",
+        stage="cluster",
     ),
     "link-rate": Row(_gpu1("rdma.rate"), "link-rate", {"hca": "mlx5_0", "gbps": 25}),
     "munge-skew": Row(

@@ -291,6 +291,11 @@ class Doctor:
                     if known.first is item:
                         known.first = named
 
+    def _entry_of(self, check: Check) -> Entry | None:
+        """What a failed check's own words show, else who knows the check."""
+        quoted = (e for e in self._entries if check.status is Status.FAIL and is_quoted(e, check))
+        return next(quoted, None) or next((e for e in self._entries if claims(e, check)), None)
+
     def _of_checks(self) -> Iterator[Finding]:
         """Failed checks: under the entry that knows them, else under their own words."""
         tallies: dict[str, Tally] = {}
@@ -300,9 +305,7 @@ class Doctor:
                 self._unread.append(check.sentence())
             if check.status not in (Status.FAIL, Status.WARN):
                 continue
-            entry = next((e for e in self._entries if claims(e, check)), None)
-            if entry is None and check.status is Status.FAIL:
-                entry = next((e for e in self._entries if is_quoted(e, check)), None)
+            entry = self._entry_of(check)
             if entry is None:
                 if check.status is Status.WARN:
                     continue

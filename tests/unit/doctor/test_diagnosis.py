@@ -169,7 +169,7 @@ def test_check_that_quotes_a_known_line_is_named_by_it() -> None:
     doctor = Doctor(ENTRIES)
     quoting = "dcgm-exporter: ImagePullBackOff: Back-off pulling image"
     doctor.judge([check("stack.agent", "gpu7", found=quoting), check("stack.agent", "gpu8")])
-    assert ids(doctor.diagnose()) == ["image-pull", "check:stack.agent"]
+    assert ids(doctor.diagnose()) == ["image-pull", "agent-not-ready"]
 
 
 def test_check_that_could_not_look_is_no_fault() -> None:
