@@ -45,6 +45,8 @@ def _gpu1(*ids: str) -> dict[str, frozenset[str]]:
     return {"gpu1": frozenset(ids)}
 
 
+#: What a member cannot show without an API server.
+_MEMBER: Final = frozenset({"kubernetes.member", "cni.config", "cni.ready", "cni.routes"})
 _INSTALLATION: Final = "only an installation would meet it; tests/faults/test_base.py does"
 
 #: Faults of nodes: every name of `railweld lab fault`.
@@ -52,8 +54,9 @@ NODES: Final[dict[str, Row]] = {
     "api-stopped": Row(
         {
             SITE: frozenset({"cluster.reached"}),
-            "head1": frozenset({"kubernetes.api", "kubernetes.member"}),
-            **dict.fromkeys(("gpu1", "gpu2"), frozenset({"kubernetes.member"})),
+            "head1": _MEMBER | {"kubernetes.api"},
+            "gpu1": _MEMBER,
+            "gpu2": _MEMBER,
         },
         "apiserver-down",
         node="head1",

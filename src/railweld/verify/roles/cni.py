@@ -56,6 +56,16 @@ def checks(ctx: Context) -> Iterator[Check]:
                 layer="cluster",
             )
         return
+    if silence := ctx.seen("cluster.node.error"):
+        yield ctx.could_not_look(
+            "cni.ready",
+            ran=f"kubectl describe node {ctx.name}",
+            found=str(silence),
+            expected="Ready",
+            fix=f"start the API server on {ctx.member('first')}: crictl ps -a there",
+            layer="cluster",
+        )
+        return
     ready = bool(ctx.seen("cluster.node.ready"))
     yield ctx.judge(
         "cni.ready",
@@ -142,15 +152,19 @@ def has_service_route(ctx: Context) -> bool:
 def _bridge(ctx: Context) -> Iterator[Check]:
     subnet, own = ctx.seen("cluster.pod_network.subnet"), own_cidr(ctx)
     there = CONFIG in ctx.seen("cluster.pod_network.files", [])
-    yield ctx.judge(
-        "cni.config",
-        ok=there and subnet == own,
-        ran=f"cat {CONFIG}",
-        found=f"addresses of {subnet or 'no subnet'}" if there else "absent",
-        expected=f"the bridge of this node's pods, with addresses of {own}",
-        fix=f"{_AGAIN} on this host",
-        layer="cluster",
-    )
+    # Without the node's object nobody knows which addresses are its own.
+    unknown = there and own is None and bool(ctx.seen("cluster.node.error"))
+    told: dict[str, str] = {
+        "ran": f"cat {CONFIG}",
+        "found": f"addresses of {subnet or 'no subnet'}" if there else "absent",
+        "expected": f"the bridge of this node's pods, with addresses of {own or 'its own'}",
+        "fix": f"{_AGAIN} on this host",
+        "layer": "cluster",
+    }
+    if unknown:
+        yield ctx.could_not_look("cni.config", **told)
+    else:
+        yield ctx.judge("cni.config", ok=there and subnet == own, **told)
     stale = stale_bridges(ctx)
     yield ctx.judge(
         "cni.bridge",
