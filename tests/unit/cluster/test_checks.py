@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from railweld.record import Status
 from railweld.verify import registry
 from railweld.verify.context import Context
 from railweld.verify.roles import cni
@@ -243,3 +244,11 @@ def test_pod_network_waits_for_addresses(member: BuildMember) -> None:
 def test_operators_own_network_is_left_alone(member: BuildMember) -> None:
     changes = {"cluster.cni": "none", "node.cluster.node.ready": False}
     assert not bad(member("gpu1", changes), "cni")
+
+
+def test_where_the_api_server_is_silent_nobody_could_look(member: BuildMember) -> None:
+    silent = {"name": "gpu1", "server": "10.0.0.10:6443", "error": "refused"}
+    changes = {"node.cluster.node": silent, "cluster.seen": {"reachable": False, "nodes": {}}}
+    found = registry.evaluate(member("gpu1", changes), ["cni"])
+    wrong = {each.id: each.status for each in found if each.status is not Status.PASS}
+    assert wrong == dict.fromkeys(("cni.config", "cni.ready", "cni.routes"), Status.UNKNOWN)
