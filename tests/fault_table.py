@@ -86,7 +86,7 @@ NODES: Final[dict[str, Row]] = {
     ),
     "hca-down": Row(_gpu1("rdma.link"), "link-down", {"hca": "mlx5_0"}),
     "headers-missing": Row(why=_INSTALLATION),
-    "image-missing": Row(_gpu1("stack.agent"), "image-pull", stage="cluster"),
+    "image-missing": Row(_gpu1("containerd.images", "stack.agent"), "image-pull", stage="cluster"),
     "kubelet-stopped": Row(
         _gpu1("kubernetes.kubelet", "cni.addons", "cni.ready", "stack.agent"),
         "kubelet-lost",
