@@ -1,6 +1,6 @@
 """What the Slurm bridge costs against the same Indexed Job, unpinned, from `kubectl apply`.
 
-    python -m tests.bench.bridge [NODES ...]        default: 1 16
+    python -m tests.bench.bridge [NODES ...] [--kinds gang rate load]       default: 1 16, all kinds
 
 Slurm, etcd, API server, controllers, scheduler, hook, client and daemon are real; kubelets and
 agents are one stand-in for all nodes (`tests.bench.fleet`), the same for both. Each size gets a
@@ -10,6 +10,7 @@ until the stand-in had reported the last pod. Needs root and podman, as the lab.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import statistics
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ NOTHING = "#!/bin/sh\ntrue\n"
 #: A node that an EpilogSlurmctld has held is not looked at when that ends, but by the next look
 #: of the backfill scheduler: 30 s later at most, by default.
 SCHEDULING = "sched_min_interval=0,batch_sched_delay=0,bf_interval=1,sched_interval=1"
+#: slurmctld's answers wait for a core while a thousand nodes' epilogs run on the same two.
+ANSWER_SECONDS = "100"
 #: How often a start is measured; on as many nodes as ONCE_FROM it takes minutes.
 TIMES, ONCE_FROM = 3, 256
 #: Jobs that do nothing, at most.
@@ -45,6 +48,9 @@ WATCHED_SECONDS = 30.0
 #: Jobs of one node that run at the same time, at most.
 RUNNING = 1000
 PATIENCE = 1800.0
+#: What is measured: jobs on all nodes, short jobs one after the other, jobs that run and end
+#: together.
+KINDS = ("gang", "rate", "load")
 
 
 class Events:
@@ -96,8 +102,13 @@ class Bench:
         return float(self.world.slurm.sh(f"date +%s.%N; scancel {' '.join(which)}").split()[0])
 
     def idle(self) -> None:
-        until(lambda: not self.world.slurm.sh("squeue --noheader").strip())
+        until(self.is_empty)
         until(self.world.slurm.idle)
+
+    def is_empty(self) -> bool:
+        """Whether Slurm has no job; not known is no."""
+        done = self.world.slurm.run("squeue", "--noheader", check=False)
+        return done.returncode == 0 and not done.stdout.strip()
 
     def requests(self) -> int:
         """Requests of the daemon to the API; watches are counted apart."""
@@ -109,12 +120,24 @@ class Bench:
 
     # -- a gang ------------------------------------------------------------------------------
 
+    def plain(self) -> float:
+        """What Slurm alone takes on as many nodes, from `sbatch` to the script's first line."""
+        path = "/tmp/plain"
+        text = f"#!/bin/sh\ndate +%s.%N > {path}.new && mv {path}.new {path}\n"
+        at, _ = self.sbatch(text, "--partition=plain", "--exclusive", f"--nodes={self.nodes}")
+        found = until(lambda: self.world.slurm.sh(f"cat {path}", check=False), pause=0.1)
+        self.world.slurm.sh(f"rm {path}")
+        self.idle()
+        return float(found) - at
+
     def gang(self) -> dict[str, float]:
         """A job on all nodes by the bridge, and by kubectl."""
+        slurm = self.plain()
         before = self.requests()
         at, job = self.sbatch(GANG, f"--nodes={self.nodes}")
         name = f"slurm-lab-{job}-r0"
         found = {
+            "slurm": slurm,
             "running": self.events.wait("running", name, self.nodes) - at,
             "started": self.events.wait("started", name, self.nodes) - at,
         }
@@ -154,7 +177,7 @@ class Bench:
         """Jobs of one node that do nothing: how many, and how many a minute."""
         count = min(max(4 * self.nodes, 20), QUEUED)
         at, _ = self.sbatch(NOTHING, "--nodes=1", f"--array=1-{count}")
-        until(lambda: not self.world.slurm.sh("squeue --noheader").strip(), pause=0.5)
+        until(self.is_empty, pause=0.5)
         return count, count / (time.time() - at) * 60
 
     def load(self) -> tuple[int, float, float, float]:
@@ -171,11 +194,19 @@ class Bench:
             for after, earlier in zip(self.used(), before, strict=True)
         )
         status = self.world.slurm.sh(f"grep VmRSS /proc/{self.world.pid}/status").split()
-        gone = self.events.total["gone"] + count
-        self.scancel("--user=alice")
-        self.events.wait_total("gone", gone)
-        self.idle()
         return count, int(status[1]) / 1024, own, children
+
+    def end(self, count: int) -> tuple[float, float, int]:
+        """All of them cancelled: to the last pod's end, to no job, and nodes that were drained."""
+        self.events.read()
+        gone = self.events.total["gone"] + count
+        at = self.scancel("--user=alice")
+        self.events.wait_total("gone", gone)
+        pods = time.time() - at
+        until(self.is_empty)
+        jobs = time.time() - at
+        drained = self.world.slurm.sh("sinfo --noheader --Node --partition=gpu --state=drain")
+        return pods, jobs, len(drained.splitlines())
 
     def used(self) -> tuple[float, float]:
         """CPU seconds of the daemon, and of what it started and waited for."""
@@ -209,7 +240,7 @@ def bench(nodes: int) -> Iterator[Bench]:
     """Everything, of one size."""
     extra = {
         "railweld_job_gpu_quota": nodes * 8,
-        "railweld_rdma_shares": nodes,
+        "railweld_rdma_shares": min(nodes, 1000),
         "railweld_cache_device": "/dev/nvme1n1",
     }
     stack = stack_for(load_site([str(ROOT / "inventories/lab")], extra))
@@ -221,7 +252,13 @@ def bench(nodes: int) -> Iterator[Bench]:
         events = open_.enter_context(fleet(folder, plane, nodes))
         world = open_.enter_context(
             worlds.running(
-                folder, plane, nodes, kubelets=False, tick=5.0, SchedulerParameters=SCHEDULING
+                folder,
+                plane,
+                nodes,
+                kubelets=False,
+                tick=5.0,
+                SchedulerParameters=SCHEDULING,
+                MessageTimeout=ANSWER_SECONDS,
             )
         )
         until(lambda: world.ready_nodes() == nodes)
@@ -232,30 +269,41 @@ def row(*cells: object) -> None:
     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
-def measure(nodes: int) -> None:
+def measure(nodes: int, kinds: Sequence[str]) -> None:
     """Print what one size takes, as soon as it is known."""
     with bench(nodes) as found:
         # The first job of a daemon makes what all of them share.
         found.gang()
-        gangs = [found.gang() for _ in range(TIMES if nodes < ONCE_FROM else 1)]
-        middle = {key: statistics.median(each[key] for each in gangs) for key in gangs[0]}
-        order = ("running", "started", "kubectl", "gone", "deleted")
-        row("gang", f"{nodes:,}", *(f"{middle[key]:.1f}" for key in order), middle["requests"])
-        count, rate = found.rate()
-        row("rate", f"{nodes:,}", count, f"{rate:.0f}")
-        running, memory, own, children = found.load()
-        row("load", f"{nodes:,}", running, f"{memory:.0f}", f"{own:.1f}", f"{children:.1f}")
+        if "gang" in kinds:
+            gangs = [found.gang() for _ in range(TIMES if nodes < ONCE_FROM else 1)]
+            middle = {key: statistics.median(each[key] for each in gangs) for key in gangs[0]}
+            order = ("running", "started", "slurm", "kubectl", "gone", "deleted")
+            row("gang", f"{nodes:,}", *(f"{middle[key]:.1f}" for key in order), middle["requests"])
+        if "rate" in kinds:
+            count, rate = found.rate()
+            row("rate", f"{nodes:,}", count, f"{rate:.0f}")
+        if "load" in kinds:
+            running, memory, own, children = found.load()
+            row("load", f"{nodes:,}", running, f"{memory:.0f}", f"{own:.1f}", f"{children:.1f}")
+            pods, jobs, drained = found.end(running)
+            row("end", f"{nodes:,}", running, f"{pods:.0f}", f"{jobs:.0f}", drained)
 
 
-def main(sizes: list[int]) -> None:
-    """Print three kinds of rows per size."""
-    row("gang", "nodes", "sbatch to pods running", "to bodies started", "kubectl apply to running",
+def main() -> None:
+    """Print the rows of each kind per size."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("nodes", nargs="*", type=int, default=[1, 16])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    options = parser.parse_args()
+    row("gang", "nodes", "sbatch to pods running", "to bodies started",
+        "sbatch to a plain script", "kubectl apply to running",
         "scancel to pods gone", "kubectl delete to gone", "API requests of the daemon")  # fmt: skip
     row("rate", "nodes", "jobs of one node", "a minute")
     row("load", "nodes", "running jobs", "daemon MiB", "CPU %", "CPU % of its squeue")
-    for nodes in sizes:
-        measure(nodes)
+    row("end", "nodes", "running jobs", "scancel to pods gone", "to no job", "nodes drained")
+    for nodes in options.nodes:
+        measure(nodes, options.kinds)
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]] or [1, 16])
+    main()

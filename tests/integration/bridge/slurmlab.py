@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import socket
 import subprocess
@@ -332,11 +333,13 @@ def running(
 
 
 def free_ports(count: int) -> int:
-    """First of so many free ports in a row."""
+    """First of so many free ports in a row.
+
+    None of those that the system gives to connections: between this and the last of a thousand
+    slurmds' starts some would be taken.
+    """
     while True:
-        first = free_port()
-        if first + count > 60000:
-            continue
+        first = 10000 + secrets.randbelow(32768 - 10000 - count)
         held = []
         try:
             for port in range(first, first + count):
