@@ -97,7 +97,8 @@ def parse_jobs(text: str) -> dict[int, SlurmJob]:
                 partition=parts[8],
                 array_job=int(parts[9]),
                 array_task=parts[10],
-                batch=parts[11] == "1",
+                # Of a batch script that was lost with its node Slurm counts the starts here.
+                batch=int(parts[11]) > 0,
                 time_limit=limit_seconds(parts[12]),
                 node_text=parts[13],
             )

@@ -28,6 +28,14 @@ def test_jobs_are_read() -> None:
     assert jobs[3].nodes() == ()
 
 
+def test_a_batch_job_that_starts_again_after_its_node_was_lost_is_still_one() -> None:
+    """Slurm 22.05.8 printed 2 as its BatchFlag after `Batch JobId=2 missing from batch node`."""
+    again = "2|RUNNING|1001|1001|1|2026-11-30T22:37:05|gpu1|1|gpu|2|N/A|2|UNLIMITED|gpu1|"
+    assert parse_jobs(again)[2].batch
+    interactive = again.replace("|N/A|2|", "|N/A|0|")
+    assert not parse_jobs(interactive)[2].batch
+
+
 def test_no_jobs_are_an_answer() -> None:
     assert parse_jobs("") == {}
 
