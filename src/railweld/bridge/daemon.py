@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,8 +57,28 @@ LOOKS: Final = 2
 NODES_SECONDS: Final = 1.0
 #: How often a client's request looks again whether the API server answers.
 LIVE_SECONDS: Final = 0.2
+#: How often an account is looked for again that is not found.
+ACCOUNT_SECONDS: Final = 1.0
 #: How often an epilog looks again.
 EPILOG_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user, as this machine knows it."""
+
+    user: str
+    group: str
+    home: str
+    groups: tuple[int, ...]
+
+    @classmethod
+    def of(cls, uid: int, gid: int) -> Account:
+        """Ask the name service, which may take its time; KeyError where it does not know."""
+        account = pwd.getpwuid(uid)
+        groups = os.getgrouplist(account.pw_name, gid)
+        group = grp.getgrgid(gid).gr_name
+        return cls(account.pw_name, group, account.pw_dir, tuple(each for each in groups if each))
 
 
 class Bridge:
@@ -288,6 +309,9 @@ class Bridge:
     async def attach(self, session: Session, asked: Attach) -> Run:
         """Check a client against slurmctld and connect it with its run.
 
+        What the site allows is asked before anything is made, and never again: a run that is there
+        goes on though the rules have changed since. Whose it is, is asked each time.
+
         Raises:
             Refused: the text is for the user.
         """
@@ -300,19 +324,22 @@ class Bridge:
             # What is there of the run is not known yet, which is not the same as nothing.
             await asyncio.sleep(LIVE_SECONDS)
         run = self.runs.get(key)
-        if run is None and (key.restart != job.restart or not job.active):
-            objects = self.mirror.of(key)
-            if objects.job is None and not objects.pods:
-                raise Refused(
-                    f"job {key}: Slurm has ended it, and nothing of it is left", gone=True
-                )
+        objects = self.mirror.of(key)
+        nothing = run is None and objects.job is None and not objects.pods
+        if nothing and (key.restart != job.restart or not job.active):
+            raise Refused(f"job {key}: Slurm has ended it, and nothing of it is left", gone=True)
         if run is not None and run.session is not None and run.session.open:
             raise Refused(f"job {key}: found a batch step that is attached already")
-        facts = await self._facts(key, job, run)
-        request = self._request(asked, facts)
-        template = await self._template(facts.partition)
+        self._check_owner(key, job, asked)
+        made = asked.created or objects.job is not None or (run is not None and run.created)
+        if not made:
+            self._check_site(job)
+        account = await self._account(key, job, made=made)
+        facts = self._facts(key, job, account)
+        request = self._request(asked, facts, made=made)
+        template = {} if made else await self._template(facts.partition)
         run = self.runs.get(key) or self._begin(key)
-        run.attach(session, facts, request, template, created=asked.created)
+        run.attach(session, facts, request, template, created=made)
         if request.mode and len(facts.hosts) > 1 and not asked.created:
             session.note(
                 f"{request.mode}: {request.reason}; "
@@ -343,11 +370,6 @@ class Bridge:
                     "foreign job refused", extra={"job": asked.job_id, "uid": uid, "owner": job.uid}
                 )
                 raise Refused(f"job {asked.job_id}: is not yours")
-            if job.partition not in self.config.partitions:
-                raise Refused(
-                    f"job {asked.job_id}: found it in partition {job.partition}, expected one of "
-                    + ", ".join(self.config.partitions)
-                )
             if not job.batch:
                 raise Refused(f"job {asked.job_id}: is no batch job")
             if job.active and job.state != "CONFIGURING":
@@ -359,19 +381,71 @@ class Bridge:
             await asyncio.sleep(0.2)
             started = max(started, time.monotonic() - LAUNCH_SECONDS)
 
-    async def _facts(self, key: Key, job: SlurmJob, run: Run | None) -> render.Facts:
+    def _check_owner(self, key: Key, job: SlurmJob, asked: Attach) -> None:
+        """Refuse a run that is there and is not this job's: numbers begin anew with a new state."""
+        found = self.mirror.of(key).job
+        if found is None:
+            return
+        # Who was told that the Job is made has seen it begin; submit times of other runs differ.
+        other = key.restart == job.restart and not asked.created
+        if found.owner != job.uid or (other and found.submitted != job.submitted):
+            raise Refused(
+                f"job {key}: found Job {found.name} of another submission ({found.submitted}, uid "
+                f"{found.owner}), expected {job.submitted}, uid {job.uid}; it is removed as soon "
+                "as Slurm no longer knows it"
+            )
+
+    def _check_site(self, job: SlurmJob) -> None:
+        """Refuse jobs that get no pods here."""
+        if job.partition not in self.config.partitions:
+            raise Refused(
+                f"job {job.job_id}: found it in partition {job.partition}, expected one of "
+                + ", ".join(self.config.partitions)
+            )
         if job.uid < self.config.minimum_uid:
             raise Refused(
                 f"found user {job.uid}, expected one of {self.config.minimum_uid} or more: jobs "
                 "run as their users, and system accounts do not run here"
             )
-        try:
-            account = await asyncio.to_thread(pwd.getpwuid, job.uid)
-            groups = await asyncio.to_thread(os.getgrouplist, account.pw_name, job.gid)
-            group = (await asyncio.to_thread(grp.getgrgid, job.gid)).gr_name
-        except KeyError as error:
-            raise Refused(f"user {job.uid}: {error}: unknown on the Slurm head") from error
+
+    async def _account(self, key: Key, job: SlurmJob, *, made: bool) -> Account:
+        """Who the user is on this machine; needed to make a run's objects, and for nothing else.
+
+        An account that is not found may be one that nobody answers for just now (SSSD, LDAP): the
+        libraries do not tell these apart. So it is looked for as long as pods may take to start.
+        """
+        started = time.monotonic()
+        while True:
+            if made and not await self._lacks_secret(key):
+                return Account(str(job.uid), str(job.gid), "/", ())
+            try:
+                return await asyncio.to_thread(Account.of, job.uid, job.gid)
+            except (KeyError, OSError) as error:
+                if time.monotonic() - started > self.config.start_limit:
+                    raise Refused(
+                        f"user {job.uid}: {error}: unknown on the Slurm head for "
+                        f"{self.config.start_limit:g} s, expected an account. See: "
+                        f"getent passwd {job.uid}"
+                    ) from error
+                _log.warning("cannot find a user", extra={"uid": job.uid, "error": str(error)})
+            await asyncio.sleep(ACCOUNT_SECONDS)
+
+    async def _lacks_secret(self, key: Key) -> bool:
+        """Whether a Job is there without its Secret, as a crash in between leaves it."""
+        name = render.run_name(self.config.cluster, key)
+        path = f"/api/v1/namespaces/{self.config.namespace}/secrets/{name}"
+        while self.mirror.of(key).job is not None:
+            try:
+                return await self.kube.get(path) is None
+            except (KubeUnknownError, KubeRefusedError) as error:
+                _log.warning("cannot look for a secret", extra={"error": str(error)})
+                await asyncio.sleep(1.0)
+        # Nothing is made any more.
+        return False
+
+    def _facts(self, key: Key, job: SlurmJob, account: Account) -> render.Facts:
         frozen = self.mirror.of(key).job
+        run = self.runs.get(key)
         if frozen is not None:
             by_host = {self.config.hostname(node): node for node in job.nodes()}
             hosts = frozen.hosts
@@ -388,24 +462,27 @@ class Bridge:
             nodes=nodes,
             uid=job.uid,
             gid=job.gid,
-            groups=tuple(each for each in groups if each),
-            user=account.pw_name,
-            group=group,
-            home=account.pw_dir,
+            groups=account.groups,
+            user=account.user,
+            group=account.group,
+            home=account.home,
             submitted=job.submitted,
             partition=job.partition,
             time_limit=job.time_limit,
         )
 
-    def _request(self, asked: Attach, facts: render.Facts) -> render.Request:
+    def _request(self, asked: Attach, facts: render.Facts, *, made: bool) -> render.Request:
         variables = environment.parse(asked.environment)
         passed = environment.select(variables, self.config.environment)
         try:
             wanted = script.wishes(asked.script, variables, len(facts.hosts))
+            if wanted.image is not None and not made:
+                script.check_image(wanted.image, self.config.registries)
         except script.ScriptError as error:
-            raise Refused(str(error)) from error
-        if wanted.image is not None:
-            self._check_image(wanted.image)
+            if not made:
+                raise Refused(str(error)) from error
+            # Another release took it, and its pods are there.
+            wanted = script.Wishes("leader", str(error), None)
         return render.Request(
             script=asked.script,
             arguments=asked.arguments,
@@ -422,12 +499,6 @@ class Bridge:
     def _has_own_files(self, mode: str, facts: render.Facts) -> bool:
         """Whether nodes write their output themselves: there are too many to stream it all."""
         return mode == "spmd" and len(facts.hosts) > self.config.streams
-
-    def _check_image(self, image: str) -> None:
-        try:
-            script.check_image(image, self.config.registries)
-        except script.ScriptError as error:
-            raise Refused(str(error)) from error
 
     async def _template(self, partition: str) -> Manifest:
         name = self.config.partitions[partition]
