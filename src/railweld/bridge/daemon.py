@@ -57,10 +57,29 @@ LOOKS: Final = 2
 NODES_SECONDS: Final = 1.0
 #: How often a client's request looks again whether the API server answers.
 LIVE_SECONDS: Final = 0.2
+#: Silence about a batch step that waits; restarts of the daemon and of others are over sooner.
+PATIENCE_SECONDS: Final = 10.0
+#: What is said of an API server that is not reached.
+API_SILENT: Final = "the Kubernetes API does not answer"
 #: How often an account is looked for again that is not found.
 ACCOUNT_SECONDS: Final = 1.0
 #: How often an epilog looks again.
 EPILOG_SECONDS: Final = 0.2
+
+
+class Waiting:
+    """Tells the user of a batch step what it waits for, once, if that takes a while."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._since = time.monotonic()
+        self._said: set[str] = set()
+
+    def note(self, reason: str) -> None:
+        """It still waits, and for this."""
+        if reason not in self._said and time.monotonic() - self._since > PATIENCE_SECONDS:
+            self._said.add(reason)
+            self._session.note(f"{reason}; the job waits")
 
 
 @dataclass(frozen=True)
@@ -296,7 +315,7 @@ class Bridge:
         if self.slurm_age() > 3 * self.config.tick + 5:
             yield "slurmctld does not answer"
         if not self.mirror.live:
-            yield "the Kubernetes API does not answer"
+            yield API_SILENT
         elif not self.mirror.nodes_live:
             yield "the nodes cannot be watched"
         if self._nodes_trouble:
@@ -315,13 +334,15 @@ class Bridge:
         Raises:
             Refused: the text is for the user.
         """
-        job = await self._find(session.uid, asked)
+        waiting = Waiting(session)
+        job = await self._find(session.uid, asked, waiting)
         key = Key(job.job_id, job.restart)
         if asked.restart < job.restart:
             # The batch step of an earlier run, which Slurm has not ended yet.
             key = Key(job.job_id, asked.restart)
         while key not in self.runs and not self.mirror.live:
             # What is there of the run is not known yet, which is not the same as nothing.
+            waiting.note(API_SILENT)
             await asyncio.sleep(LIVE_SECONDS)
         run = self.runs.get(key)
         objects = self.mirror.of(key)
@@ -334,10 +355,10 @@ class Bridge:
         made = asked.created or objects.job is not None or (run is not None and run.created)
         if not made:
             self._check_site(job)
-        account = await self._account(key, job, made=made)
+        account = await self._account(key, job, waiting, made=made)
         facts = self._facts(key, job, account)
         request = self._request(asked, facts, made=made)
-        template = {} if made else await self._template(facts.partition)
+        template = {} if made else await self._template(facts.partition, waiting)
         run = self.runs.get(key) or self._begin(key)
         run.attach(session, facts, request, template, created=made)
         if request.mode and len(facts.hosts) > 1 and not asked.created:
@@ -353,13 +374,14 @@ class Bridge:
                 session.note(f"output of the other nodes: {request.outputs[0]}.NODE")
         return run
 
-    async def _find(self, uid: int, asked: Attach) -> SlurmJob:
+    async def _find(self, uid: int, asked: Attach, waiting: Waiting) -> SlurmJob:
         started = time.monotonic()
         while True:
             try:
                 self._take_jobs(await self.slurm.jobs(newer_than=started))
             except SlurmUnknownError as error:
                 _log.warning("cannot check a client", extra={"error": str(error)})
+                waiting.note("slurmctld does not answer")
                 await asyncio.sleep(1.0)
                 continue
             job = (self._jobs or {}).get(asked.job_id)
@@ -408,7 +430,9 @@ class Bridge:
                 "run as their users, and system accounts do not run here"
             )
 
-    async def _account(self, key: Key, job: SlurmJob, *, made: bool) -> Account:
+    async def _account(
+        self, key: Key, job: SlurmJob, waiting: Waiting, *, made: bool
+    ) -> Account:
         """Who the user is on this machine; needed to make a run's objects, and for nothing else.
 
         An account that is not found may be one that nobody answers for just now (SSSD, LDAP): the
@@ -416,7 +440,7 @@ class Bridge:
         """
         started = time.monotonic()
         while True:
-            if made and not await self._lacks_secret(key):
+            if made and not await self._lacks_secret(key, waiting):
                 return Account(str(job.uid), str(job.gid), "/", ())
             try:
                 return await asyncio.to_thread(Account.of, job.uid, job.gid)
@@ -428,9 +452,10 @@ class Bridge:
                         f"getent passwd {job.uid}"
                     ) from error
                 _log.warning("cannot find a user", extra={"uid": job.uid, "error": str(error)})
+                waiting.note(f"user {job.uid} is not known on the Slurm head")
             await asyncio.sleep(ACCOUNT_SECONDS)
 
-    async def _lacks_secret(self, key: Key) -> bool:
+    async def _lacks_secret(self, key: Key, waiting: Waiting) -> bool:
         """Whether a Job is there without its Secret, as a crash in between leaves it."""
         name = render.run_name(self.config.cluster, key)
         path = f"/api/v1/namespaces/{self.config.namespace}/secrets/{name}"
@@ -439,6 +464,7 @@ class Bridge:
                 return await self.kube.get(path) is None
             except (KubeUnknownError, KubeRefusedError) as error:
                 _log.warning("cannot look for a secret", extra={"error": str(error)})
+                waiting.note(API_SILENT)
                 await asyncio.sleep(1.0)
         # Nothing is made any more.
         return False
@@ -500,7 +526,7 @@ class Bridge:
         """Whether nodes write their output themselves: there are too many to stream it all."""
         return mode == "spmd" and len(facts.hosts) > self.config.streams
 
-    async def _template(self, partition: str) -> Manifest:
+    async def _template(self, partition: str, waiting: Waiting) -> Manifest:
         name = self.config.partitions[partition]
         path = f"/api/v1/namespaces/{self.config.namespace}/podtemplates/{name}"
         while True:
@@ -508,6 +534,7 @@ class Bridge:
                 found = await self.kube.get(path)
             except KubeUnknownError as error:
                 _log.warning("cannot read a template", extra={"error": str(error)})
+                waiting.note(API_SILENT)
                 await asyncio.sleep(1.0)
                 continue
             except KubeRefusedError as error:

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from railweld.bridge.pod import wire
 from railweld.bridge.session import Session
@@ -24,7 +25,12 @@ _log = logging.getLogger(__name__)
 REQUEST_SECONDS: Final = 60.0
 #: Connections of one user; a job has one.
 PER_USER: Final = 20000
+#: Frames that come while their sender waits for an answer, in bytes: signals are short.
+KEPT_BYTES: Final = 64 * 1024
+#: What a frame costs beside its payload, about.
+FRAME_BYTES: Final = 100
 _CREDENTIALS: Final = struct.Struct("3i")
+_T = TypeVar("_T")
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -111,16 +117,50 @@ class Frames:
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._decoder = wire.Decoder()
-        self._ready: list[tuple[int, bytes]] = []
+        self._ready: deque[tuple[int, bytes]] = deque()
+        self._over = False
+
+    async def _read(self) -> None:
+        data = await self._reader.read(65536)
+        self._over = not data
+        self._ready.extend(self._decoder.feed(data))
 
     async def next(self) -> tuple[int, bytes] | None:
         """The next frame; None at the end."""
         while not self._ready:
-            data = await self._reader.read(65536)
-            if not data:
+            if self._over:
                 return None
-            self._ready = list(self._decoder.feed(data))
-        return self._ready.pop(0)
+            await self._read()
+        return self._ready.popleft()
+
+    async def during(self, work: Awaitable[_T]) -> _T:
+        """Do something for the other end, and give it up when that hangs up.
+
+        Frames that come meanwhile are kept.
+
+        Raises:
+            ConnectionResetError: it hung up.
+            ProtocolError: it did not wait for its answer, but sent more and more.
+        """
+        doing = asyncio.ensure_future(work)
+        ending = asyncio.ensure_future(self._ended())
+        try:
+            await asyncio.wait((doing, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                await ending
+                raise ConnectionResetError("hung up before the answer")
+            return await doing
+        finally:
+            doing.cancel()
+            ending.cancel()
+            await asyncio.gather(doing, ending, return_exceptions=True)
+
+    async def _ended(self) -> None:
+        """Read until the other end hangs up."""
+        while not self._over:
+            if sum(FRAME_BYTES + len(payload) for _, payload in self._ready) > KEPT_BYTES:
+                raise wire.ProtocolError("found more and more frames, expected a client that waits")
+            await self._read()
 
     async def control(self) -> dict[str, Any] | None:
         """The next frame, which has to be words."""
@@ -218,7 +258,8 @@ class Server:
         asked = Attach.read(content, environment, script)
         session = Session(writer, uid)
         session.take_written(asked.written)
-        run = await self._bridge.attach(session, asked)
+        # A batch step that is gone gets no Job any more, however long this has waited.
+        run = await frames.during(self._bridge.attach(session, asked))
         try:
             while (content_ := await frames.control()) is not None:
                 operation = content_.get("op")
