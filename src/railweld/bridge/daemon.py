@@ -61,6 +61,10 @@ LIVE_SECONDS: Final = 0.2
 PATIENCE_SECONDS: Final = 10.0
 #: What is said of an API server that is not reached.
 API_SILENT: Final = "the Kubernetes API does not answer"
+#: Between tries to requeue a job.
+REQUEUE_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
+#: A slurmctld that answers, and has refused a requeue so often, will not do it.
+REFUSALS: Final = 5
 #: How often an account is looked for again that is not found.
 ACCOUNT_SECONDS: Final = 1.0
 #: How often an epilog looks again.
@@ -568,10 +572,10 @@ class Bridge:
             elif outcome.infrastructure:
                 kind = "infrastructure"
             self.finished[kind] = self.finished.get(kind, 0) + 1
+            if run.session is not None and outcome.status != 0:
+                run.session.note(outcome.text)
             await self._requeue(run, outcome)
             if run.session is not None:
-                if outcome.status != 0:
-                    run.session.note(outcome.text)
                 with contextlib.suppress(OSError):
                     await run.session.exit(outcome.status)
         except asyncio.CancelledError:
@@ -587,25 +591,42 @@ class Bridge:
                 self.runs.pop(run.key, None)
 
     async def _requeue(self, run: Run, outcome: Outcome) -> None:
-        """Another attempt for a job that the cluster failed, if it may be requeued."""
-        job = (self._jobs or {}).get(run.key.job_id)
-        if (
-            not outcome.again
-            or job is None
-            or not job.requeue
-            or not job.active
-            or job.restart != run.key.restart
-            or run.key.restart >= self.config.requeues
-        ):
+        """Another attempt for a job that the cluster failed, if it may be requeued.
+
+        The batch step is held meanwhile: once it has ended, the job has failed for good. So a
+        slurmctld that is silent is waited for; only one that answers can say that it will not.
+        """
+        if not outcome.again or run.key.restart >= self.config.requeues:
             return
-        try:
-            await self.slurm.requeue(run.key.job_id)
-        except SlurmUnknownError as error:
-            _log.warning("cannot requeue", extra={"run": str(run.key), "error": str(error)})
-            return
-        _log.info("requeued", extra={"run": str(run.key), "why": outcome.text})
-        if run.session is not None:
-            run.session.note("the job is put back into the queue")
+        attempt, refusals, said = 0, 0, False
+        while refusals < REFUSALS:
+            try:
+                self._take_jobs(await self.slurm.jobs())
+            except SlurmUnknownError as error:
+                trouble = error
+            else:
+                job = (self._jobs or {}).get(run.key.job_id)
+                if job is None or not job.active or job.restart != run.key.restart:
+                    # Ended by Slurm meanwhile; or it was requeued, and the answer got lost.
+                    return
+                if not job.requeue:
+                    return
+                try:
+                    await self.slurm.requeue(run.key.job_id)
+                except SlurmUnknownError as error:
+                    trouble = error
+                    refusals += 1
+                else:
+                    _log.info("requeued", extra={"run": str(run.key), "why": outcome.text})
+                    if run.session is not None:
+                        run.session.note("the job is put back into the queue")
+                    return
+            _log.warning("cannot requeue", extra={"run": str(run.key), "error": str(trouble)})
+            if not said and run.session is not None:
+                said = True
+                run.session.note("the job is to be put back into the queue; waiting for slurmctld")
+            await asyncio.sleep(REQUEUE_PAUSES[min(attempt, len(REQUEUE_PAUSES) - 1)])
+            attempt += 1
 
     def _on_change(self, key: Key | None) -> None:
         if key is None:
