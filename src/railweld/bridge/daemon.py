@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,8 +67,20 @@ REQUEUE_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 REFUSALS: Final = 5
 #: How often an account is looked for again that is not found.
 ACCOUNT_SECONDS: Final = 1.0
-#: How often an epilog looks again.
+#: How often waiting epilogs are looked at, at most.
 EPILOG_SECONDS: Final = 0.2
+
+
+@dataclass(eq=False)
+class Epilog:
+    """Slurm's Epilog on a host, or EpilogSlurmctld without one: held until nothing is left there."""
+
+    job_id: int
+    host: str | None
+    asked: float = field(default_factory=time.monotonic)
+    released: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class Waiting:
@@ -137,8 +149,12 @@ class Bridge:
         self._kept: dict[Key, float] = {}
         #: Hostnames of nodes that are given up, and why.
         self.lost: dict[str, str] = {}
+        #: Epilogs that wait for their node, and whether there is reason to look at them again.
+        self._epilogs: set[Epilog] = set()
+        self._news = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
         self._nodes_changed = asyncio.Event()
-        self.mirror.on_nodes = self._nodes_changed.set
+        self.mirror.on_nodes = self._on_nodes
         #: Why the states of nodes do not reach Slurm.
         self._nodes_trouble = ""
         #: Updates of Slurm nodes, for the metrics.
@@ -161,6 +177,7 @@ class Bridge:
             group.create_task(self._tick())
             group.create_task(self._comment())
             group.create_task(self._sync_nodes())
+            group.create_task(self._answer_epilogs())
             if self.renewal is not None:
                 group.create_task(self.renewal.run())
             await self.server.start(self.config.socket)
@@ -589,6 +606,7 @@ class Bridge:
             if run.outcome is not None:
                 self._done.add(run.key)
                 self.runs.pop(run.key, None)
+            self._news.set()
 
     async def _requeue(self, run: Run, outcome: Outcome) -> None:
         """Another attempt for a job that the cluster failed, if it may be requeued.
@@ -628,7 +646,12 @@ class Bridge:
             await asyncio.sleep(REQUEUE_PAUSES[min(attempt, len(REQUEUE_PAUSES) - 1)])
             attempt += 1
 
+    def _on_nodes(self) -> None:
+        self._nodes_changed.set()
+        self._news.set()
+
     def _on_change(self, key: Key | None) -> None:
+        self._news.set()
         if key is None:
             if self.mirror.live:
                 self._take_up()
@@ -649,37 +672,69 @@ class Bridge:
     # -- epilogs -----------------------------------------------------------------------------
 
     async def _epilog(
-        self, uid: int, content: dict[str, Any], _frames: Frames, writer: asyncio.StreamWriter
+        self, uid: int, content: dict[str, Any], frames: Frames, writer: asyncio.StreamWriter
     ) -> None:
         """Slurm ends a job on a node: answer once no pod of it is left there."""
         if uid not in (0, os.geteuid()):
             raise Refused("epilog: this is for Slurm's own processes")
-        job_id = number(content.get("job"), "job")
         node = str(content.get("node") or "")
-        host = self.config.hostname(node) if node else None
-        asked = time.monotonic()
-        while True:
-            if self.mirror.live:
-                left = [
-                    key
-                    for key, objects in self.mirror.runs.items()
-                    if key.job_id == job_id
-                    and (
-                        objects.may_grow
-                        or not self.mirror.settled(
-                            {
-                                name: pod
-                                for name, pod in objects.pods.items()
-                                if host is None or pod.hostname in (host, None)
-                            }
-                        )
-                    )
-                ]
-                if not left:
-                    break
-                await self._ended_by_epilog(left, asked)
-            await asyncio.sleep(EPILOG_SECONDS)
+        epilog = Epilog(
+            number(content.get("job"), "job"), self.config.hostname(node) if node else None
+        )
+        self._epilogs.add(epilog)
+        self._news.set()
+        try:
+            await frames.during(epilog.released)
+        finally:
+            self._epilogs.discard(epilog)
         writer.write(wire.control(event="gone"))
+
+    async def _answer_epilogs(self) -> None:
+        """One look for all epilogs that wait: a job of a thousand nodes has as many."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self.config.tick)
+            self._news.clear()
+            if self._epilogs and self.mirror.live:
+                self._release()
+                # What changes all the time is not looked at each time.
+                await asyncio.sleep(EPILOG_SECONDS)
+
+    def _release(self) -> None:
+        """Answer the epilogs whose node has nothing left of their job."""
+        jobs = {epilog.job_id for epilog in self._epilogs}
+        left: dict[int, set[str | None]] = {}
+        keys = []
+        for key in {*self.mirror.runs, *self.runs}:
+            if key.job_id in jobs and (hosts := self._left(key)):
+                left.setdefault(key.job_id, set()).update(hosts)
+                keys.append(key)
+        held = []
+        for epilog in self._epilogs:
+            hosts = left.get(epilog.job_id, set())
+            if not hosts or (epilog.host is not None and not hosts & {epilog.host, None}):
+                if not epilog.released.done():
+                    epilog.released.set_result(None)
+            else:
+                held.append(epilog)
+        if held and (self._asking is None or self._asking.done()):
+            asked = max(epilog.asked for epilog in held)
+            self._asking = self._background(self._ended_by_epilog(keys, asked))
+
+    def _left(self, key: Key) -> set[str | None]:
+        """Hosts on which something of a run may still be; None stands for any of them."""
+        objects, run = self.mirror.of(key), self.runs.get(key)
+        found: set[str | None] = set()
+        if objects.may_grow:
+            found.add(None)
+        elif objects.job is None and not objects.pods and run is not None and run.outcome is None:
+            # Its Job may be on the way to the API server: the run knows, and ends when it does not
+            # come. One that stopped with an error knows nothing more than the copy does.
+            found |= {None} if key in self._drivers else set()
+        for name, pod in objects.pods.items():
+            if not self.mirror.settled({name: pod}):
+                found.add(pod.hostname)
+        return found
 
     async def _ended_by_epilog(self, keys: list[Key], asked: float) -> None:
         """An epilog runs when a job has ended; slurmctld has to say so too."""
@@ -771,10 +826,11 @@ class Bridge:
         else:
             _log.info("removed", extra={"job": job.name})
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- nodes -------------------------------------------------------------------------------
 
@@ -833,6 +889,7 @@ class Bridge:
         changed = lost != self.lost or dead != self.mirror.abandoned
         self.lost, self.mirror.abandoned = lost, frozenset(dead)
         if changed:
+            self._news.set()
             for run in self.runs.values():
                 run.wake()
 

@@ -1,16 +1,20 @@
-"""What a restart of the daemon must not do to jobs that run, whatever has changed meanwhile."""
+"""What must not befall jobs when the daemon, slurmctld or the API server is away at a bad moment."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from railweld import names
+from tests.integration.bridge import proxy as proxies
+from tests.integration.bridge.proxy import Proxy
 from tests.integration.bridge.slurmlab import wait_for
-from tests.integration.bridge.test_faults import complete, uids
+from tests.integration.bridge.test_faults import CLIENT, ONCE, SLEEP, complete, uids
 from tests.integration.bridge.world import World
 
 pytestmark = [pytest.mark.lab, pytest.mark.deep]
@@ -26,6 +30,19 @@ USER = 2001
 @pytest.fixture(autouse=True)
 def _no_go(world: World) -> None:
     world.slurm.sh("rm -f /data/go")
+
+
+@pytest.fixture
+def proxy(world: World) -> Iterator[Proxy]:
+    """A daemon that reaches the API server through a proxy."""
+    direct = world.config["kubeconfig"]
+    with (
+        proxies.running(world.plane) as found,
+        settings(world, kubeconfig=str(found.kubeconfig(Path(direct)))),
+    ):
+        world.restart_daemon("TERM")
+        yield found
+        found.faults.clear()
 
 
 @contextlib.contextmanager
@@ -94,3 +111,60 @@ def test_what_forbids_new_jobs_ends_none_that_runs(
         world.slurm.wait_state(job, "COMPLETED")
     assert uids(world, job) == before
     complete(world, job, 2)
+
+
+def test_a_job_that_starts_while_the_api_server_is_away_says_once_that_it_waits(
+    world: World,
+) -> None:
+    world.plane.stop("apiserver")
+    try:
+        wait_for(lambda: "Kubernetes API does not answer" in world.get_any("/readyz"))
+        job = world.slurm.script("#!/bin/sh\necho ran\n")
+        world.has_said(job, "bridge: the Kubernetes API does not answer; the job waits\n")
+    finally:
+        world.plane.start_api_server()
+        world.plane.wait()
+    world.slurm.wait_state(job, "COMPLETED")
+    assert "ran\n" in world.output(job)
+    assert world.output(job).count("the job waits") == 1
+
+
+def test_a_job_that_the_cluster_fails_while_slurmctld_is_away_is_put_back_when_it_answers(
+    world: World,
+) -> None:
+    job = world.slurm.script(ONCE, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: world.output(job).count("run 0\n") == 2)
+    world.slurm.stop_slurmctld()
+    try:
+        world.fault("gpu2", "evict")
+        world.has_said(job, "low on resource")
+        world.fault("gpu2", "evict", None)
+        wait_for(lambda: not world.live_pods(job))
+        world.has_said(job, "waiting for slurmctld")
+        # What would end the job for good is the end of its batch step.
+        assert world.slurm.pids(CLIENT)
+    finally:
+        world.slurm.start_slurmctld()
+    world.has_said(job, "put back into the queue\n")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("run 1\n") == 2
+    assert world.slurm.job(job)["Restarts"] == "1"
+
+
+def test_a_client_killed_while_its_job_is_on_the_way_keeps_its_nodes_until_that_is_gone(
+    world: World, proxy: Proxy
+) -> None:
+    fault = proxy.fault(
+        matches=lambda m, p, _q: m == "POST" and p.endswith("/jobs"), delay=6.0, times=1
+    )
+    job = world.slurm.script(SLEEP, "-N2")
+    wait_for(lambda: fault.happened == 1)
+    world.slurm.signal("KILL", *world.slurm.pids(CLIENT))
+    end = time.monotonic() + 12  # twice as long as it is on the way
+    while time.monotonic() < end:
+        free = world.slurm.state(job) not in ("RUNNING", "COMPLETING")
+        assert not (free and world.objects("jobs", job)), world.log()
+    world.slurm.wait_state(job, "FAILED", "NODE_FAIL", "CANCELLED")
+    assert ("POST", f"/apis/batch/v1/namespaces/{names.NAMESPACE_JOBS}/jobs") in proxy.seen
+    assert world.objects("jobs", job) == []
+    assert "up" not in world.output(job)
