@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from railweld.bridge.mirror import Mirror
 from railweld.bridge.observed import JobView, Key, Outcome
 from railweld.bridge.pod import wire
 from railweld.bridge.run import Run, RunError, Settings
-from railweld.bridge.server import Attach, Frames, Refused, Server, number
+from railweld.bridge.server import Attach, Frames, Refused, Server, is_privileged, number
 from railweld.bridge.session import Session
 from railweld.bridge.slurm import Slurm, SlurmJob, SlurmNode, SlurmUnknownError
 from railweld.bridge.token import Renewal
@@ -131,6 +131,10 @@ class Bridge:
         self.desk = Desk(self)
         self.runs: dict[Key, Run] = {}
         self._drivers: dict[Key, asyncio.Task[None]] = {}
+        #: Runs whose client waits to be connected: one at a time.
+        self._attaching: set[Key] = set()
+        #: Runs of which a pod has asked for a requeue that slurmctld has not answered yet.
+        self._requeued: set[Key] = set()
         self._jobs: dict[int, SlurmJob] | None = None
         self._jobs_at = float("-inf")
         #: Looks in a row that found a run ended; and when the Kubernetes objects were first seen.
@@ -316,6 +320,11 @@ class Bridge:
     def requeue(self, run: Run, agent: Agent) -> None:
         """A job asks to be requeued, as `scontrol requeue` of its own user does outside."""
 
+        if run.key in self._requeued:
+            # Asked again before the answer: one command of Slurm at a time for each job.
+            return
+        self._requeued.add(run.key)
+
         async def ask() -> None:
             try:
                 await self.slurm.requeue(run.key.job_id)
@@ -324,6 +333,8 @@ class Bridge:
             else:
                 _log.info("requeued", extra={"run": str(run.key), "why": "the job asked for it"})
                 agent.send(op="requeued", error="")
+            finally:
+                self._requeued.discard(run.key)
 
         self._background(ask())
 
@@ -346,14 +357,22 @@ class Bridge:
 
     # -- attaching ---------------------------------------------------------------------------
 
-    async def attach(self, session: Session, asked: Attach) -> Run:
+    async def attach(
+        self, session: Session, asked: Attach, known: Callable[[], None] = lambda: None
+    ) -> Run:
         """Check a client against slurmctld and connect it with its run.
 
         What the site allows is asked before anything is made, and never again: a run that is there
         goes on though the rules have changed since. Whose it is, is asked each time.
 
+        Args:
+            session: the client.
+            asked: what it says of itself.
+            known: called once it is known as the one client of a job of its user.
+
         Raises:
             Refused: the text is for the user.
+            ConnectionResetError: another one is about to be connected.
         """
         waiting = Waiting(session)
         job = await self._find(session.uid, asked, waiting)
@@ -361,6 +380,20 @@ class Bridge:
         if asked.restart < job.restart:
             # The batch step of an earlier run, which Slurm has not ended yet.
             key = Key(job.job_id, asked.restart)
+        if key in self._attaching:
+            # Hung up on without a word: the same client on an earlier connection is gone when it
+            # comes again, and no job is the worse for it.
+            raise ConnectionResetError(f"job {key}: another client waits")
+        self._attaching.add(key)
+        try:
+            known()
+            return await self._attach(session, asked, job, key, waiting)
+        finally:
+            self._attaching.discard(key)
+
+    async def _attach(
+        self, session: Session, asked: Attach, job: SlurmJob, key: Key, waiting: Waiting
+    ) -> Run:
         while key not in self.runs and not self.mirror.live:
             # What is there of the run is not known yet, which is not the same as nothing.
             waiting.note(API_SILENT)
@@ -675,7 +708,7 @@ class Bridge:
         self, uid: int, content: dict[str, Any], frames: Frames, writer: asyncio.StreamWriter
     ) -> None:
         """Slurm ends a job on a node: answer once no pod of it is left there."""
-        if uid not in (0, os.geteuid()):
+        if not is_privileged(uid):
             raise Refused("epilog: this is for Slurm's own processes")
         node = str(content.get("node") or "")
         epilog = Epilog(

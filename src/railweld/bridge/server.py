@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import struct
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,13 @@ _log = logging.getLogger(__name__)
 
 #: The whole request of a batch step has to be there after this long.
 REQUEST_SECONDS: Final = 60.0
-#: Connections of one user; a job has one.
-PER_USER: Final = 20000
+#: Connections of one user that are not known as those of a job of theirs. A job keeps one for its
+#: whole life and is not counted; all of a user's jobs may come back at the same moment.
+GUESTS: Final = 4096
+#: What these may have sent without an answer, in bytes.
+GUEST_BYTES: Final = 256 * 1024 * 1024
+#: That a user is turned away is not logged for each connection.
+TURNED_AWAY_SECONDS: Final = 60.0
 #: Frames that come while their sender waits for an answer, in bytes: signals are short.
 KEPT_BYTES: Final = 64 * 1024
 #: What a frame costs beside its payload, about.
@@ -111,11 +118,86 @@ def peer_uid(writer: asyncio.StreamWriter) -> int:
     return int(_CREDENTIALS.unpack(data)[1])
 
 
+def is_privileged(uid: int) -> bool:
+    """Whether a user is root or Slurm's own, as which the daemon runs."""
+    return uid in (0, os.geteuid())
+
+
+class Guests:
+    """Connections that are not known as a job's yet, by user.
+
+    What one user may hold leaves room for all others. root and Slurm's own user hold as many as
+    they like: epilogs are theirs.
+    """
+
+    def __init__(self) -> None:
+        self._open: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        self._logged: dict[int, float] = {}
+
+    def admit(self, uid: int) -> Guest | None:
+        """Count a connection; None for one too many."""
+        if self._open[uid] >= GUESTS and not is_privileged(uid):
+            now = time.monotonic()
+            if now - self._logged.get(uid, float("-inf")) > TURNED_AWAY_SECONDS:
+                self._logged[uid] = now
+                _log.warning("too many connections", extra={"uid": uid, "limit": GUESTS})
+            return None
+        self._open[uid] += 1
+        return Guest(self, uid)
+
+    def sent(self, uid: int, count: int) -> None:
+        """Count bytes; raises ProtocolError when they are too many."""
+        self._bytes[uid] += count
+        if self._bytes[uid] > GUEST_BYTES and not is_privileged(uid):
+            raise wire.ProtocolError(
+                f"found {self._bytes[uid]} bytes of one user in requests without an answer, "
+                f"expected at most {GUEST_BYTES}"
+            )
+
+    def leave(self, uid: int, count: int) -> None:
+        """A connection is known now, or has ended; so much had it sent."""
+        self._open[uid] -= 1
+        self._bytes[uid] -= count
+        if not self._open[uid]:
+            del self._open[uid], self._bytes[uid]
+
+
+class Guest:
+    """One such connection."""
+
+    def __init__(self, guests: Guests, uid: int) -> None:
+        self._guests: Guests | None = guests
+        self._uid = uid
+        self._sent = 0
+        self._listens = True
+
+    def sent(self, count: int) -> None:
+        """Bytes have come; raises ProtocolError when its user's are too many."""
+        if self._guests is not None and self._listens:
+            self._sent += count
+            self._guests.sent(self._uid, count)
+
+    def heard(self) -> None:
+        """Its request is whole; what it sends from now on is taken as it comes."""
+        self._sent, sent = 0, self._sent
+        if self._guests is not None:
+            self._guests.sent(self._uid, -sent)
+        self._listens = False
+
+    def leave(self) -> None:
+        """It is known now, or has ended, and counts no more."""
+        guests, self._guests = self._guests, None
+        if guests is not None:
+            guests.leave(self._uid, self._sent)
+
+
 class Frames:
     """Reads whole frames from a stream."""
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    def __init__(self, reader: asyncio.StreamReader, guest: Guest) -> None:
         self._reader = reader
+        self.guest = guest
         self._decoder = wire.Decoder()
         self._ready: deque[tuple[int, bytes]] = deque()
         self._over = False
@@ -123,6 +205,7 @@ class Frames:
     async def _read(self) -> None:
         data = await self._reader.read(65536)
         self._over = not data
+        self.guest.sent(len(data))
         self._ready.extend(self._decoder.feed(data))
 
     async def next(self) -> tuple[int, bytes] | None:
@@ -186,6 +269,7 @@ class Server:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._server: asyncio.Server | None = None
+        self._guests = Guests()
         #: Requests that were refused, for the metrics.
         self.refused = 0
         self._handlers: dict[str, Callable[..., Any]] = {}
@@ -202,10 +286,19 @@ class Server:
         self._handlers[operation] = handler
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = Frames(reader)
-        uid = -1
         try:
             uid = peer_uid(writer)
+        except OSError:
+            writer.close()
+            return
+        guest = self._guests.admit(uid)
+        if guest is None:
+            # Without a word: a batch step asks again, and its job is none the worse for it.
+            self.refused += 1
+            writer.close()
+            return
+        frames = Frames(reader, guest)
+        try:
             content = await asyncio.wait_for(frames.control(), REQUEST_SECONDS)
             if content is None:
                 return
@@ -222,6 +315,7 @@ class Server:
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
+            guest.leave()
             with contextlib.suppress(OSError):
                 await writer.drain()
             writer.close()
@@ -242,6 +336,7 @@ class Server:
         if operation == "attach":
             await self._attach(uid, content, frames, writer)
         elif operation in self._handlers:
+            frames.guest.heard()
             await self._handlers[operation](uid, content, frames, writer)
         else:
             raise Refused(f"found the operation {operation!r}, expected another")
@@ -253,13 +348,14 @@ class Server:
         frames: Frames,
         writer: asyncio.StreamWriter,
     ) -> None:
-        environment = await asyncio.wait_for(frames.of(wire.ENVIRONMENT), REQUEST_SECONDS)
-        script = await asyncio.wait_for(frames.of(wire.SCRIPT), REQUEST_SECONDS)
+        async with asyncio.timeout(REQUEST_SECONDS):
+            environment = await frames.of(wire.ENVIRONMENT)
+            script = await frames.of(wire.SCRIPT)
         asked = Attach.read(content, environment, script)
         session = Session(writer, uid)
         session.take_written(asked.written)
         # A batch step that is gone gets no Job any more, however long this has waited.
-        run = await frames.during(self._bridge.attach(session, asked))
+        run = await frames.during(self._bridge.attach(session, asked, frames.guest.leave))
         try:
             while (content_ := await frames.control()) is not None:
                 operation = content_.get("op")

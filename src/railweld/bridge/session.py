@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from railweld.bridge.pod import wire
+
+
+#: Words that a client has not read yet; more of the bridge's own lines are left out, and counted.
+UNREAD: Final = 256 * 1024
 
 
 class Session:
@@ -15,6 +19,8 @@ class Session:
     def __init__(self, writer: asyncio.StreamWriter, uid: int) -> None:
         self.uid = uid
         self._writer = writer
+        #: Lines that were left out, since the client did not read.
+        self._left_out = 0
         #: (node, stream) to the offset up to which the output is in the file.
         self.written: dict[tuple[int, int], int] = {}
 
@@ -44,8 +50,21 @@ class Session:
             self._writer.write(wire.control(**content))
 
     def note(self, text: str) -> None:
-        """A line of the bridge's own in the job's output."""
+        """A line of the bridge's own in the job's output.
+
+        Lines come from pods, too, and a client may be stopped: what it does not read does not pile
+        up here.
+        """
+        if self._unread() > UNREAD:
+            self._left_out += 1
+            return
+        if self._left_out:
+            self.send(event="note", text=f"{self._left_out} lines of the bridge were left out")
+            self._left_out = 0
         self.send(event="note", text=text)
+
+    def _unread(self) -> int:
+        return self._writer.transport.get_write_buffer_size()
 
     def attached(self, created: str | None, labels: Mapping[int, str] | None) -> None:
         """The job is known now; with several nodes' output, how to mark their lines."""
@@ -56,7 +75,12 @@ class Session:
         )
 
     async def output(self, piece: wire.Output) -> None:
-        """Hand output on; waits while the client cannot take more."""
+        """Hand output on; waits while the client cannot take more, before and after.
+
+        Before, since many agents hand theirs on, and each would leave a piece here.
+        """
+        if self.open:
+            await self._writer.drain()
         if self.open:
             self._writer.write(wire.frame(wire.DATA, wire.output(piece)))
             await self._writer.drain()

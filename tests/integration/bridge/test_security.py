@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from railweld import names
+from railweld.bridge.server import GUESTS
 from tests.integration.bridge.slurmlab import wait_for
 from tests.integration.bridge.world import LOG, World
 from tests.integration.stack.plane import ROOT
@@ -261,3 +263,109 @@ def test_an_agent_without_the_jobs_key_is_hung_up_on(world: World) -> None:
     assert world.slurm.run("python3", "-c", text, user="bob").stdout.strip() == "b''"
     assert world.metric("refused_total", by="agent") == before + 1
     assert world.slurm.state(job) == "RUNNING"
+
+
+#: Holds so many connections to the daemon that say nothing, and opens them again.
+IDLE = """
+import select, socket, sys
+held, count = {}, int(sys.argv[1])
+poll = select.poll()
+print("up", flush=True)
+while True:
+    while len(held) < count:
+        link = socket.socket(socket.AF_UNIX)
+        link.setblocking(False)
+        try:
+            link.connect("/run/railweld/bridge.sock")
+        except OSError:
+            link.close()
+            break
+        held[link.fileno()] = link
+        poll.register(link, select.POLLIN)
+    for number, _ in poll.poll(50):
+        poll.unregister(number)
+        held.pop(number).close()
+"""
+#: Shows the job's own key as its agent, and has much to tell. Writes down how much was taken.
+TELLS = f"""
+import os, socket, sys, time
+sys.path.insert(0, "{names.POD_AGENT}")
+from railweld.bridge.pod import wire
+key = open("{names.POD_JOB}/key", "rb").read().strip()
+job, rank, sent = os.environ["{names.POD_VARIABLE_JOB}"], 0, 0
+host, port = os.environ["RAILWELD_HUB"].rsplit(":", 1)
+
+def frames(link, decoder=None):
+    decoder = wire.Decoder()
+    while data := link.recv(65536):
+        for _, payload in decoder.feed(data):
+            yield wire.parse_control(payload)
+
+note = "x" * 490
+while True:
+    try:
+        with socket.create_connection((host, int(port)), 10) as link:
+            heard = frames(link)
+            theirs, mine = bytes.fromhex(next(heard)["nonce"]), os.urandom(wire.NONCE_BYTES)
+            session = wire.session(key, job, rank, theirs, mine)
+            proof = wire.proof(session, b"agent")
+            link.sendall(wire.control(job=job, node=rank, nonce=mine.hex(), proof=proof))
+            next(heard)
+            seal = wire.Seal(session, server=False)
+            pod = os.environ["RAILWELD_POD_UID"]
+            link.sendall(seal.control(state="started", pod=pod, address="", port=0))
+            link.setblocking(True)
+            while True:
+                link.sendall(b"".join(seal.control(note=note) for _ in range(1000)))
+                sent += 1000 * len(note)
+                open("/data/told", "w").write(str(sent))
+    except (OSError, StopIteration):
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def idle(world: World) -> Iterator[None]:
+    """An ordinary user who holds more connections than the daemon has descriptors."""
+    argv = ("python3", "-c", IDLE, "10500")
+    pids = [
+        world.slurm.background(*argv, log=f"/tmp/idle-{number}.log", user="bob")
+        for number in range(2)
+    ]
+    yield
+    world.slurm.signal("KILL", *pids)
+
+
+def descriptors(world: World) -> int:
+    return int(world.slurm.sh(f"ls /proc/{world.pid}/fd | wc -l"))
+
+
+@pytest.mark.usefixtures("idle")
+def test_a_user_who_holds_connections_keeps_nobody_elses_job_from_running(world: World) -> None:
+    wait_for(lambda: descriptors(world) > GUESTS)
+    job = world.slurm.script("#!/bin/sh\necho ran\n")
+    # Its epilogs, too, get through: they hold the job in COMPLETING until they are answered.
+    world.slurm.wait_state(job, "COMPLETED", seconds=45)
+    assert "ran\n" in world.output(job)
+    assert GUESTS < descriptors(world) < GUESTS + 500
+    assert world.get("/readyz") == "ok\n"
+
+
+def test_what_a_job_tells_a_stopped_client_does_not_pile_up(world: World) -> None:
+    world.restart_daemon("TERM")
+    world.slurm.sh("rm -f /data/told")
+    text = f"#!/bin/bash\necho up\nsleep 3\nexec python3 - <<'END'\n{TELLS}\nEND\n"
+    job = world.slurm.script(text)
+    world.has_said(job, "up\n")
+    clients = world.slurm.pids("/usr/libexec/railweld/exec .*slurm_script")
+    world.slurm.signal("STOP", *clients)
+    try:
+        before = world.metric("resident_bytes")
+        wait_for(
+            lambda: int(world.slurm.sh("cat /data/told", check=False) or 0) > 150_000_000,
+            what=lambda: world.output(job) + world.log(),
+        )
+        assert world.metric("resident_bytes") - before < 50_000_000
+    finally:
+        world.slurm.signal("CONT", *clients)
+    world.has_said(job, "lines of the bridge were left out")
