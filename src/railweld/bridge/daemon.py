@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 #: Slurm's own default; the real one is read from slurmctld.
 KILL_WAIT: Final = 30
+#: Settings of slurmctld are read again after so long: KillWait takes a `reconfigure` only.
+SETTINGS_SECONDS: Final = 60.0
 #: A policy that was there so long ago is looked at again before the next Job.
 POLICY_SECONDS: Final = 30.0
 #: A job that slurmctld has just launched may not show as running yet.
@@ -145,7 +147,7 @@ class Bridge:
         self._gated = config.placement == "patch"
         self._ranked = config.placement == "affinity"
         self._kill_wait = KILL_WAIT
-        self._prepared = False
+        self._settings_at = float("-inf")
         self._comments: dict[Key, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: Runs that came to their end and whose objects are still there.
@@ -191,21 +193,22 @@ class Bridge:
             _ready()
 
     async def _prepare(self) -> None:
-        """Learn Slurm's settings, as soon as slurmctld answers."""
-        if self._prepared:
+        """Learn Slurm's settings as soon as slurmctld answers, and what `reconfigure` changes."""
+        if time.monotonic() - self._settings_at < SETTINGS_SECONDS:
             return
         try:
             settings = await self.slurm.settings()
         except SlurmUnknownError as error:
-            _log.warning("slurmctld does not answer yet", extra={"error": str(error)})
+            _log.warning("slurmctld does not say its settings", extra={"error": str(error)})
             return
         self._take_settings(settings)
-        self._prepared = True
+        self._settings_at = time.monotonic()
 
     def _take_settings(self, settings: Mapping[str, str]) -> None:
         words = settings.get("KillWait", "").split()
-        if words and words[0].isdigit():
+        if words and words[0].isdigit() and int(words[0]) != self._kill_wait:
             self._kill_wait = int(words[0])
+            _log.info("KillWait", extra={"seconds": self._kill_wait})
         cluster = settings.get("ClusterName")
         if cluster and cluster != self.config.cluster:
             raise RailweldError(

@@ -168,3 +168,21 @@ def test_a_client_killed_while_its_job_is_on_the_way_keeps_its_nodes_until_that_
     assert ("POST", f"/apis/batch/v1/namespaces/{names.NAMESPACE_JOBS}/jobs") in proxy.seen
     assert world.objects("jobs", job) == []
     assert "up" not in world.output(job)
+
+
+def test_a_killwait_that_a_reconfigure_changes_is_the_grace_of_the_next_pods(world: World) -> None:
+    def grace() -> int:
+        job = world.slurm.script("#!/bin/sh\ntrue\n")
+        world.slurm.wait_state(job, "COMPLETED")
+        return int(world.pods(job)[0]["spec"]["terminationGracePeriodSeconds"])
+
+    assert grace() == 50
+    try:
+        world.slurm.configure(KillWait="30")
+        world.slurm.run("scontrol", "reconfigure")
+        wait_for(lambda: grace() == 20)
+    finally:
+        world.slurm.configure()
+        world.slurm.run("scontrol", "reconfigure")
+        world.restart_daemon("TERM")
+    assert grace() == 50

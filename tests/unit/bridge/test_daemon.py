@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from railweld import names
-from railweld.bridge import config
+from railweld.bridge import config, daemon
 from railweld.bridge.daemon import Bridge
 from railweld.bridge.kube import Kube
 from railweld.bridge.observed import Key
@@ -39,7 +39,9 @@ def bridge_config(tmp_path: Path) -> config.Config:
 
 
 @pytest.mark.parametrize(("name", "fits"), [("lab", True), ("other", False)])
-def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, fits: bool) -> None:
+def test_settings_are_read_as_soon_as_slurmctld_answers(
+    tmp_path: Path, name: str, *, fits: bool
+) -> None:
     settings = bridge_config(tmp_path)
     answers: list[str | None] = [None, f"ClusterName = {name}\nKillWait = 90 sec\n"]
 
@@ -61,8 +63,34 @@ def test_settings_are_read_once_slurmctld_answers(tmp_path: Path, name: str, *, 
                 return
             await bridge._prepare()
             assert bridge.settings().kill_wait == 90
-            # Asked once: nothing is left to answer with.
+            # Not asked at each look: nothing is left to answer with.
             await bridge._prepare()
+
+    asyncio.run(start())
+
+
+def test_a_killwait_that_a_reconfigure_has_changed_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods made with the old one would be killed before their grace is over."""
+    monkeypatch.setattr(daemon, "SETTINGS_SECONDS", 0.0)
+    settings = bridge_config(tmp_path)
+    seconds = iter([60, None, 30])
+
+    async def run(*_: str) -> str:
+        found = next(seconds)
+        if found is None:
+            raise SlurmUnknownError("no answer")
+        return f"ClusterName = lab\nKillWait = {found} sec\n"
+
+    async def start() -> None:
+        async with Kube(settings.kubeconfig) as kube:
+            bridge = Bridge(settings, kube=kube, slurm=Slurm(run))
+            seen = []
+            for _ in range(3):
+                await bridge._prepare()
+                seen.append(bridge.settings().kill_wait)
+            assert seen == [60, 60, 30]
 
     asyncio.run(start())
 
