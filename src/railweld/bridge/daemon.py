@@ -30,7 +30,7 @@ from railweld.bridge.config import Config, load, split_address
 from railweld.bridge.decide import Slurm as SlurmState
 from railweld.bridge.desk import Desk
 from railweld.bridge.hub import Agent, Crew, Hub
-from railweld.bridge.kube import CONFLICT, Kube, KubeRefusedError, KubeUnknownError
+from railweld.bridge.kube import CONFLICT, NOT_FOUND, Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.mirror import Mirror
 from railweld.bridge.observed import JobView, Key, Outcome
 from railweld.bridge.pod import wire
@@ -266,6 +266,11 @@ class Bridge:
                 found = await self.kube.get(f"{base}/{kind}/{PIN_POLICY}")
             except KubeRefusedError as error:
                 raise RunError(f"{kind} {PIN_POLICY}: {error}") from error
+            except KubeUnknownError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                # As an API server says that it does not know this kind at all: it is older.
+                found = None
             if found is None:
                 raise RunError(
                     f"found no {kind} {PIN_POLICY} in the cluster, expected the stack's: without "

@@ -45,6 +45,11 @@ TOO_MANY: Final = 429
 class KubeUnknownError(Exception):
     """The API server was not reached or could not answer: nothing follows from it."""
 
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        #: Of an answer that is not the API server's, as far as its words show; 0 without any.
+        self.status = status
+
 
 class KubeRefusedError(Exception):
     """The API server answered, and refused."""
@@ -171,11 +176,14 @@ class Kube:
     async def get(self, path: str) -> Manifest | None:
         """An object, or None where there is none."""
         try:
-            found: Manifest = await self.request("GET", path)
+            found = await self.request("GET", path)
         except KubeRefusedError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
+        if not isinstance(found, dict):
+            # An answer of nothing is no word of absence.
+            raise KubeUnknownError(f"GET {path}: found {_short(found)}, expected an object")
         return found
 
     async def list(self, path: str, *, labels: str = "") -> tuple[list[Manifest], str]:
@@ -186,10 +194,13 @@ class Kube:
             query["labelSelector"] = labels
         while True:
             page = await self.request("GET", path, query=query)
-            items += page["items"]
-            token = page["metadata"].get("continue")
+            metadata = page.get("metadata") if isinstance(page, dict) else None
+            if not isinstance(metadata, dict) or "items" not in page:
+                raise KubeUnknownError(f"GET {path}: found {_short(page)}, expected a list")
+            items += page["items"] or ()
+            token = metadata.get("continue")
             if not token:
-                return items, str(page["metadata"]["resourceVersion"])
+                return items, str(metadata["resourceVersion"])
             query["continue"] = token
 
     async def watch(
@@ -233,6 +244,10 @@ class Kube:
                 opened()
                 async for line in _lines(response.content):
                     event = json.loads(line)
+                    if not _is_event(event):
+                        raise KubeUnknownError(
+                            f"WATCH {path}: found {_short(event)}, expected a change"
+                        )
                     if event["type"] == "ERROR":
                         status = event["object"]
                         raise KubeRefusedError(
@@ -316,25 +331,46 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _answer(method: str, path: str, status: int, text: bytes) -> Any:
-    if status < 400:
-        try:
-            found: Any = json.loads(text) if text else None
-        except ValueError as error:
-            raise KubeUnknownError(f"{method} {path}: found an answer that is not JSON") from error
-        said = found if isinstance(found, dict) and found.get("kind") == "Status" else {}
-        if said.get("status") == "Failure":
-            # Some proxies answer 200 with an error inside.
-            return _answer(method, path, int(said.get("code") or 500), text)
-        return found
+    """What a request returns, or the error that its answer is.
+
+    Absence and refusal are the API server's to say, in a Status. A page of something before it, a
+    balancer or a proxy, is no answer, whatever its number.
+    """
     try:
-        said = json.loads(text)
-        reason, message = str(said.get("reason")), str(said.get("message"))
-    except (ValueError, AttributeError):
-        reason, message = "", text.decode(errors="replace")[:200]
-    words = f"{method} {path}: {status} {message}"
+        found: Any = json.loads(text)
+    except ValueError as error:
+        shown = text.decode(errors="replace")[:200].strip()
+        words = f"{method} {path}: {status}: found {shown!r}, expected JSON"
+        raise KubeUnknownError(words, status) from error
+    said = found if isinstance(found, dict) and found.get("kind") == "Status" else None
+    failed = said is not None and said.get("status") == "Failure"
+    if status < 400 and not failed:
+        return found
+    if said is None:
+        raise KubeUnknownError(
+            f"{method} {path}: {status}: found {_short(found)}, expected a Status", status
+        )
+    if status < 400:
+        # Some proxies answer 200 with an error inside.
+        code = said.get("code")
+        status = code if isinstance(code, int) and code >= 400 else 500
+    words = f"{method} {path}: {status} {said.get('message')}"
     if status >= 500 or status in (TOO_MANY, UNAUTHORIZED):
-        raise KubeUnknownError(words)
-    raise KubeRefusedError(status, reason, words)
+        raise KubeUnknownError(words, status)
+    raise KubeRefusedError(status, str(said.get("reason")), words)
+
+
+def _is_event(content: Any) -> bool:
+    return (
+        isinstance(content, dict)
+        and isinstance(content.get("type"), str)
+        and isinstance(content.get("object"), dict)
+    )
+
+
+def _short(content: Any) -> str:
+    text = "nothing" if content is None else json.dumps(content)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _seconds(text: str) -> float:
