@@ -75,7 +75,7 @@ EPILOG_SECONDS: Final = 0.2
 
 @dataclass(eq=False)
 class Epilog:
-    """Slurm's Epilog on a host, or EpilogSlurmctld without one: held until nothing is left there."""
+    """Slurm's Epilog on a host, or EpilogSlurmctld: held until nothing of the job is there."""
 
     job_id: int
     host: str | None
@@ -492,9 +492,7 @@ class Bridge:
                 "run as their users, and system accounts do not run here"
             )
 
-    async def _account(
-        self, key: Key, job: SlurmJob, waiting: Waiting, *, made: bool
-    ) -> Account:
+    async def _account(self, key: Key, job: SlurmJob, waiting: Waiting, *, made: bool) -> Account:
         """Who the user is on this machine; needed to make a run's objects, and for nothing else.
 
         An account that is not found may be one that nobody answers for just now (SSSD, LDAP): the
@@ -733,8 +731,10 @@ class Bridge:
     async def _answer_epilogs(self) -> None:
         """One look for all epilogs that wait: a job of a thousand nodes has as many."""
         while True:
+            # Not wait_for, which before Python 3.12 may lose a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self.config.tick)
+                async with asyncio.timeout(self.config.tick):
+                    await self._news.wait()
             self._news.clear()
             if self._epilogs and self.mirror.live:
                 self._release()
@@ -888,7 +888,8 @@ class Bridge:
             # Not for every heartbeat of every kubelet.
             await asyncio.sleep(NODES_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nodes_changed.wait(), self.config.tick)
+                async with asyncio.timeout(self.config.tick):
+                    await self._nodes_changed.wait()
 
     async def _look_at_nodes(self) -> None:
         """Compare Slurm's nodes with Kubernetes'; a copy that may be old changes nothing."""

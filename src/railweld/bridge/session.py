@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from railweld.bridge.pod import wire
 
-
 #: Words that a client has not read yet; more of the bridge's own lines are left out, and counted.
 UNREAD: Final = 256 * 1024
 
