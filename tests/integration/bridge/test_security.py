@@ -267,10 +267,9 @@ def test_an_agent_without_the_jobs_key_is_hung_up_on(world: World) -> None:
 
 #: Holds so many connections to the daemon that say nothing, and opens them again.
 IDLE = """
-import select, socket, sys
+import select, socket, sys, time
 held, count = {}, int(sys.argv[1])
 poll = select.poll()
-print("up", flush=True)
 while True:
     while len(held) < count:
         link = socket.socket(socket.AF_UNIX)
@@ -282,20 +281,23 @@ while True:
             break
         held[link.fileno()] = link
         poll.register(link, select.POLLIN)
-    for number, _ in poll.poll(50):
+    for number, _ in poll.poll():
         poll.unregister(number)
         held.pop(number).close()
+    time.sleep(1)
 """
 #: Shows the job's own key as its agent, and has much to tell. Writes down how much was taken.
 TELLS = f"""
 import os, socket, sys, time
 sys.path.insert(0, "{names.POD_AGENT}")
 from railweld.bridge.pod import wire
-key = open("{names.POD_JOB}/key", "rb").read().strip()
-job, rank, sent = os.environ["{names.POD_VARIABLE_JOB}"], 0, 0
-host, port = os.environ["RAILWELD_HUB"].rsplit(":", 1)
+key = open("{names.POD_JOB}/key", "rb").read()
+agent = open("/proc/1/environ").read().split("\\0")
+agent = dict(each.split("=", 1) for each in agent if "=" in each)
+job, rank, sent = agent["{names.POD_VARIABLE_JOB}"], 0, 0
+host, port = agent["RAILWELD_HUB"].rsplit(":", 1)
 
-def frames(link, decoder=None):
+def frames(link):
     decoder = wire.Decoder()
     while data := link.recv(65536):
         for _, payload in decoder.feed(data):
@@ -312,7 +314,7 @@ while True:
             link.sendall(wire.control(job=job, node=rank, nonce=mine.hex(), proof=proof))
             next(heard)
             seal = wire.Seal(session, server=False)
-            pod = os.environ["RAILWELD_POD_UID"]
+            pod = agent["RAILWELD_POD_UID"]
             link.sendall(seal.control(state="started", pod=pod, address="", port=0))
             link.setblocking(True)
             while True:

@@ -18,9 +18,7 @@ from railweld.bridge.observed import Key, Outcome
 from railweld.bridge.slurm import Slurm, SlurmUnknownError
 from railweld.errors import RailweldError
 
-SQUEUE = (
-    "7|{state}|2001|2001|{restart}|2026-11-30T03:04:41|gpu1|1|gpu|7|N/A|1|UNLIMITED|gpu1|\n"
-)
+SQUEUE = "7|{state}|2001|2001|{restart}|2026-11-30T03:04:41|gpu1|1|gpu|7|N/A|1|UNLIMITED|gpu1|\n"
 
 
 def bridge_config(tmp_path: Path) -> config.Config:
@@ -129,7 +127,7 @@ def programs(folder: Path, sinfo: str) -> Path:
     said = folder / "said"
     for name, text in (
         ("sinfo", sinfo),
-        ("scontrol", f"echo \"$*\" >> {said}"),
+        ("scontrol", f'echo "$*" >> {said}'),
     ):
         path = folder / name
         path.write_text(f"#!/bin/sh\n{text}\n")
@@ -194,8 +192,8 @@ def test_a_requeue_is_asked_for_until_slurmctld_has_answered(
         pytest.param(
             f"printf '{SINFO}'",
             [
-                "update nodename=gpu1 state=drain reason=railweld: cordoned",
-                "update nodename=gpu2 state=resume",
+                "update nodename=gpu1 state=DRAIN reason=railweld: cordoned",
+                "update nodename=gpu2 state=RESUME",
             ],
             id="answers",
         ),

@@ -85,7 +85,9 @@ def test_an_object_and_its_absence_are_answers(tmp_path: Path) -> None:
         pytest.param(http(200, b"<html>sign in</html>", kind="html"), id="a-page"),
         pytest.param(http(200, b'{"kind": "Jo'), id="cut-in-the-middle"),
         pytest.param(http(200, b'{"kind": "Job"}', length=99), id="shorter-than-promised"),
-        pytest.param(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}", id="cut-chunk"),
+        pytest.param(
+            b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}", id="cut-chunk"
+        ),
         pytest.param(b"", id="hung-up"),
         pytest.param(b"SSH-2.0-x\r\n", id="no-http"),
         pytest.param(status(503, 200), id="200-with-an-error"),

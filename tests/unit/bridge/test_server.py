@@ -19,12 +19,13 @@ from railweld.bridge import daemon, server
 from railweld.bridge.config import Config
 from railweld.bridge.daemon import Bridge
 from railweld.bridge.kube import Kube
-from railweld.bridge.observed import Key
+from railweld.bridge.observed import INDEX, Key
 from railweld.bridge.pod import wire
 from railweld.bridge.server import Attach, Guests, Refused
 from railweld.bridge.session import UNREAD, Session
 from railweld.bridge.slurm import Slurm, SlurmUnknownError
 from tests.unit.bridge.test_daemon import bridge_config
+from tests.unit.bridge.test_kube import http
 
 ME = os.getuid()
 SUBMITTED = "2026-11-30T03:04:41"
@@ -47,7 +48,8 @@ def job(owner: int = ME, submitted: str = SUBMITTED) -> dict[str, Any]:
 
 
 def pod(phase: str = "Running") -> dict[str, Any]:
-    metadata = {**job()["metadata"], "name": f"{NAME}-0"}
+    labels = {**job()["metadata"]["labels"], INDEX: "0"}
+    metadata = {**job()["metadata"], "name": f"{NAME}-0", "labels": labels}
     spec = {"nodeName": "gpu1", "nodeSelector": {"kubernetes.io/hostname": "gpu1"}}
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
 
@@ -70,17 +72,15 @@ class Site:
         return self.squeue if argv[0] == "squeue" else ""
 
     async def api(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Says of each object whether it is there; nothing can be made."""
+        """Says of each object whether it is there, and lists no pods; nothing can be made."""
         head = await reader.readuntil(b"\r\n\r\n")
-        path = head.split()[1].decode()
-        found = path.rsplit("/", 1)[-1] in self.objects
-        body = json.dumps({"kind": "Secret", "data": {}} if found else {
-            "kind": "Status", "status": "Failure", "code": 404, "message": f"no {path}",
-        }).encode()  # fmt: skip
-        writer.write(
-            f"HTTP/1.1 {200 if found else 404} X\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-        )
+        path = head.split()[1].decode().partition("?")[0]
+        status, answer = 404, {"kind": "Status", "status": "Failure", "message": f"no {path}"}
+        if any(path.endswith(each) for each in self.objects):
+            status, answer = 200, {"kind": "Secret"}
+        elif path.endswith("/pods"):
+            status, answer = 200, {"metadata": {"resourceVersion": "1"}, "items": []}
+        writer.write(http(status, json.dumps(answer).encode()))
         writer.close()
 
     @contextlib.asynccontextmanager
@@ -170,7 +170,7 @@ def test_a_run_that_is_there_is_not_judged_by_the_rules_for_new_ones(
         assert (await new.answer())["event"] == "note"
         assert await new.answer() == {"event": "exit", "status": 1}
         site.bridge.mirror._store("jobs", job(), deleted=False)
-        site.objects.add(NAME)
+        site.objects.add(f"/secrets/{NAME}")
         # Without a PodTemplate, too: there is none.
         again = await site.attach(created=NAME)
         assert await again.answer() == {"event": "attached", "created": NAME, "labels": None}
@@ -231,7 +231,7 @@ def test_a_user_that_nobody_knows_is_looked_for_as_long_as_pods_may_take(
                 await site.bridge.attach(client, asked())
             # Of a run that is there nobody has to know the name.
             site.bridge.mirror._store("jobs", job(NOBODY), deleted=False)
-            site.objects.add(NAME)
+            site.objects.add(f"/secrets/{NAME}")
             run = await site.bridge.attach(client, asked())
             assert run.session is client
 
@@ -245,7 +245,7 @@ def test_a_batch_step_that_waits_says_once_why(
 
     async def test(site: Site) -> None:
         site.bridge.mirror._store("jobs", job(), deleted=False)
-        site.objects.add(NAME)
+        site.objects.add(f"/secrets/{NAME}")
         client = await site.attach()
         text = "the Kubernetes API does not answer; the job waits"
         assert await client.answer() == {"event": "note", "text": text}
@@ -271,15 +271,37 @@ def test_a_client_that_hangs_up_while_it_waits_is_not_attached(tmp_path: Path) -
     at(tmp_path, test)
 
 
+def test_signals_of_a_waiting_batch_step_are_kept_but_not_without_end(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        site.bridge.mirror._store("jobs", job(), deleted=False)
+        site.objects.add(f"/secrets/{NAME}")
+        client = await site.attach(created=NAME)
+        await until(lambda: site.bridge._attaching)
+        client.writer.write(wire.control(op="signal", name="TERM"))
+        site.live()
+        await until(lambda: Key(7, 0) in site.bridge.runs and site.bridge.runs[Key(7, 0)].cancelled)
+        site.bridge.mirror._set_live("jobs", False)
+        site.bridge.runs.clear()
+        client.writer.close()
+        client = await site.attach(created=NAME)
+        await until(lambda: site.bridge._attaching)
+        client.writer.write(wire.control(op="signal", name="USR1") * 10_000)
+        await until(lambda: not site.bridge._attaching)
+
+    at(tmp_path, test)
+
+
 def test_a_waiting_batch_step_counts_as_a_guest_until_its_job_is_known(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         site.squeue = None
-        await site.attach()
+        client = await site.attach()
         await until(lambda: site.calls)
         assert site.bridge.server._guests._open == {ME: 1}
         site.squeue = squeue()
         await until(lambda: site.bridge._attaching)
         assert site.bridge.server._guests._open == {}
+        client.writer.close()
+        await until(lambda: not site.bridge._attaching)
 
     at(tmp_path, test)
 
@@ -331,9 +353,6 @@ def test_epilogs_are_answered_together_and_end_with_their_callers(tmp_path: Path
         assert site.calls.count("squeue") <= 3
         bridge.mirror._apply("pods", pod("Succeeded"), deleted=True)
         bridge.mirror._apply("jobs", job(), deleted=True)
-        await until(lambda: not bridge._epilogs or bridge._drivers)
-        bridge.runs.clear()
-        bridge._news.set()
         for client in here:
             assert await client.answer() == {"event": "gone"}
 
@@ -341,22 +360,27 @@ def test_epilogs_are_answered_together_and_end_with_their_callers(tmp_path: Path
 
 
 def test_lines_for_a_client_that_does_not_read_do_not_pile_up() -> None:
+    decoder, said = wire.Decoder(), list[str]()
+
+    def read(link: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := link.recv(65536):
+                said.extend(wire.parse_control(text)["text"] for _, text in decoder.feed(data))
+
     async def test() -> None:
         async with session(ME) as (client, theirs):
+            theirs.setblocking(False)
             for number in range(10_000):
                 client.note(f"{number} " + "x" * 490)
             assert client._unread() < UNREAD + 1000
-            decoder, said = wire.Decoder(), list[str]()
-            theirs.setblocking(False)
             while client._unread():
-                with contextlib.suppress(BlockingIOError):
-                    said += [wire.parse_control(p)["text"] for _, p in decoder.feed(theirs.recv(1 << 16))]
+                read(theirs)
                 await asyncio.sleep(0)
             client.note("last")
-            await asyncio.sleep(0.01)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    said += [wire.parse_control(p)["text"] for _, p in decoder.feed(theirs.recv(1 << 16))]
-            assert said[-2:] == [f"{10_000 - len(said) + 2} lines of the bridge were left out", "last"]
+            await asyncio.sleep(0)
+            read(theirs)
 
     asyncio.run(test())
+    kept = len(said) - 2
+    assert said[-2:] == [f"{10_000 - kept} lines of the bridge were left out", "last"]
+    assert said[kept - 1].startswith(f"{kept - 1} ")
