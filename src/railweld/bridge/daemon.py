@@ -136,7 +136,7 @@ class Bridge:
         #: Runs whose client waits to be connected: one at a time.
         self._attaching: set[Key] = set()
         #: Runs of which a pod has asked for a requeue that slurmctld has not answered yet.
-        self._requeued: set[Key] = set()
+        self._requeued: dict[Key, Agent] = {}
         self._jobs: dict[int, SlurmJob] | None = None
         self._jobs_at = float("-inf")
         #: Looks in a row that found a run ended; and when the Kubernetes objects were first seen.
@@ -328,21 +328,21 @@ class Bridge:
     def requeue(self, run: Run, agent: Agent) -> None:
         """A job asks to be requeued, as `scontrol requeue` of its own user does outside."""
 
-        if run.key in self._requeued:
+        pending, self._requeued[run.key] = run.key in self._requeued, agent
+        if pending:
             # Asked again before the answer: one command of Slurm at a time for each job.
             return
-        self._requeued.add(run.key)
 
         async def ask() -> None:
+            trouble = ""
             try:
                 await self.slurm.requeue(run.key.job_id)
             except SlurmUnknownError as error:
-                agent.send(op="requeued", error=str(error))
+                trouble = str(error)
             else:
                 _log.info("requeued", extra={"run": str(run.key), "why": "the job asked for it"})
-                agent.send(op="requeued", error="")
             finally:
-                self._requeued.discard(run.key)
+                self._requeued.pop(run.key).send(op="requeued", error=trouble)
 
         self._background(ask())
 
@@ -519,13 +519,17 @@ class Bridge:
         """Whether a Job is there without its Secret, as a crash in between leaves it."""
         name = render.run_name(self.config.cluster, key)
         path = f"/api/v1/namespaces/{self.config.namespace}/secrets/{name}"
-        while self.mirror.of(key).job is not None:
+        while (job := self.mirror.of(key).job) is not None:
             try:
-                return await self.kube.get(path) is None
+                found = await self.kube.get(path)
             except (KubeUnknownError, KubeRefusedError) as error:
                 _log.warning("cannot look for a secret", extra={"error": str(error)})
                 waiting.note(API_SILENT)
                 await asyncio.sleep(1.0)
+            else:
+                # One of an earlier Job of this name does not count.
+                owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
+                return job.uid not in [each.get("uid") for each in owners]
         # Nothing is made any more.
         return False
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ class Site:
         path = head.split()[1].decode().partition("?")[0]
         status, answer = 404, {"kind": "Status", "status": "Failure", "message": f"no {path}"}
         if any(path.endswith(each) for each in self.objects):
-            status, answer = 200, {"kind": "Secret"}
+            owner = {"uid": "u"}
+            status, answer = 200, {"kind": "Secret", "metadata": {"ownerReferences": [owner]}}
         elif path.endswith("/pods"):
             status, answer = 200, {"metadata": {"resourceVersion": "1"}, "items": []}
         writer.write(http(status, json.dumps(answer).encode()))
@@ -302,6 +304,33 @@ def test_a_waiting_batch_step_counts_as_a_guest_until_its_job_is_known(tmp_path:
         assert site.bridge.server._guests._open == {}
         client.writer.close()
         await until(lambda: not site.bridge._attaching)
+
+    at(tmp_path, test)
+
+
+def test_a_pod_that_asks_for_a_requeue_again_and_again_starts_one_command(tmp_path: Path) -> None:
+    class Pod:
+        told: list[dict[str, Any]]
+
+        def __init__(self) -> None:
+            self.told = []
+
+        def send(self, **content: Any) -> None:
+            self.told.append(content)
+
+    async def test(site: Site) -> None:
+        run: Any = SimpleNamespace(key=Key(7, 0))
+        pods: list[Any] = [Pod() for _ in range(100)]
+        for each in pods:
+            site.bridge.requeue(run, each)
+        # Who asked last has the connection that is open.
+        await until(lambda: pods[-1].told)
+        assert pods[-1].told == [{"op": "requeued", "error": ""}]
+        assert site.calls == ["scontrol"]
+        site.squeue = None
+        site.bridge.requeue(run, pods[0])
+        await until(lambda: pods[0].told)
+        assert pods[0].told == [{"op": "requeued", "error": "no answer"}]
 
     at(tmp_path, test)
 
