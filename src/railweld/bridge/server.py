@@ -327,12 +327,14 @@ class Server:
         frames: Frames,
         writer: asyncio.StreamWriter,
     ) -> None:
-        if content.get("version") != wire.VERSION:
+        operation = content.get("op")
+        # What an epilog asks and is told is the same in every release: one that waits while the
+        # daemon is replaced would ask in vain, and its node be drained.
+        if content.get("version") != wire.VERSION and operation != "epilog":
             raise Refused(
                 f"found version {content.get('version')!r} of the bridge's protocol, expected "
                 f"{wire.VERSION}: client and daemon are of different releases"
             )
-        operation = content.get("op")
         if operation == "attach":
             await self._attach(uid, content, frames, writer)
         elif operation in self._handlers:

@@ -96,6 +96,14 @@ def test_the_owner_gets_no_second_batch_step(world: World) -> None:
     assert world.output(job).count("up\n") == 1
 
 
+def test_a_client_of_another_release_is_told_so_and_the_job_runs_on(world: World) -> None:
+    job = world.slurm.script(SLEEP)
+    world.has_said(job, "up\n")
+    assert "found version 99 of the bridge's protocol" in attach(world, "alice", job, version=99)
+    assert world.slurm.state(job) == "RUNNING"
+    assert len(world.live_pods(job)) == 1
+
+
 def test_no_pod_without_a_running_job_of_a_bridge_partition(world: World) -> None:
     slurm = world.slurm
     assert "no such job" in attach(world, "bob", 4_000_000)

@@ -111,7 +111,7 @@ class Site:
 
     async def client(self, **content: Any) -> Client:
         reader, writer = await asyncio.open_unix_connection(self.folder / "socket")
-        writer.write(wire.control(version=wire.VERSION, **content))
+        writer.write(wire.control(**{"version": wire.VERSION, **content}))
         return Client(reader, writer)
 
     async def attach(self, **more: Any) -> Client:
@@ -384,6 +384,18 @@ def test_epilogs_are_answered_together_and_end_with_their_callers(tmp_path: Path
         bridge.mirror._apply("jobs", job(), deleted=True)
         for client in here:
             assert await client.answer() == {"event": "gone"}
+
+    at(tmp_path, test)
+
+
+def test_clients_of_another_release_are_told_so_and_epilogs_are_answered(tmp_path: Path) -> None:
+    async def test(site: Site) -> None:
+        site.live()
+        other = await site.attach(version=wire.VERSION + 1)
+        assert "client and daemon are of different releases" in (await other.answer())["text"]
+        assert await other.answer() == {"event": "exit", "status": 1}
+        epilog = await site.client(op="epilog", job="7", node="gpu1", version=wire.VERSION + 1)
+        assert await epilog.answer() == {"event": "gone"}
 
     at(tmp_path, test)
 
