@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +68,8 @@ API_SILENT: Final = "the Kubernetes API does not answer"
 REQUEUE_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 #: A slurmctld that answers, and has refused a requeue so often, will not do it.
 REFUSALS: Final = 5
+#: Questions to the name service at a time.
+NAME_THREADS: Final = 8
 #: How often an account is looked for again that is not found.
 ACCOUNT_SECONDS: Final = 1.0
 #: How often waiting epilogs are looked at, at most.
@@ -133,6 +136,9 @@ class Bridge:
         self.desk = Desk(self)
         self.runs: dict[Key, Run] = {}
         self._drivers: dict[Key, asyncio.Task[None]] = {}
+        #: For the name service alone: one that hangs must not keep the API server's name from being
+        #: looked up, which has the threads of the event loop.
+        self._names = ThreadPoolExecutor(NAME_THREADS, "names")
         #: Runs whose client waits to be connected: one at a time.
         self._attaching: set[Key] = set()
         #: Runs of which a pod has asked for a requeue that slurmctld has not answered yet.
@@ -503,7 +509,9 @@ class Bridge:
             if made and not await self._lacks_secret(key, waiting):
                 return Account(str(job.uid), str(job.gid), "/", ())
             try:
-                return await asyncio.to_thread(Account.of, job.uid, job.gid)
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._names, Account.of, job.uid, job.gid
+                )
             except (KeyError, OSError) as error:
                 if time.monotonic() - started > self.config.start_limit:
                     raise Refused(
