@@ -30,6 +30,10 @@ REQUEST_SECONDS: Final = 60.0
 GUESTS: Final = 4096
 #: What these may have sent without an answer, in bytes.
 GUEST_BYTES: Final = 256 * 1024 * 1024
+#: Connections that wait to be accepted: all epilogs of a large job come at the same moment.
+BACKLOG: Final = 4096
+#: And so many are accepted before others are served again.
+ACCEPTED: Final = 64
 #: That a user is turned away is not logged for each connection.
 TURNED_AWAY_SECONDS: Final = 60.0
 #: Frames that come while their sender waits for an answer, in bytes: signals are short.
@@ -278,7 +282,12 @@ class Server:
         """Listen; everybody may ask, the kernel says who it is."""
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-        self._server = await asyncio.start_unix_server(self._serve, path, backlog=4096)
+        link = socket.socket(socket.AF_UNIX)
+        link.bind(str(path))
+        # asyncio accepts as many at a time as may wait: a user who floods the socket would keep
+        # the loop from everything else.
+        self._server = await asyncio.start_unix_server(self._serve, sock=link, backlog=ACCEPTED)
+        link.listen(BACKLOG)
         path.chmod(0o666)
 
     def handle(self, operation: str, handler: Callable[..., Any]) -> None:

@@ -292,7 +292,7 @@ while True:
     for number, _ in poll.poll():
         poll.unregister(number)
         held.pop(number).close()
-    time.sleep(1)
+    time.sleep(5)
 """
 #: Shows the job's own key as its agent, and has much to tell. Writes down how much was taken.
 TELLS = f"""
