@@ -15,6 +15,7 @@ import time
 
 KUBELET_CONF = "/etc/kubernetes/kubelet.conf"
 ADMIN_CONF = "/etc/kubernetes/admin.conf"
+CONTROLLERS = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 #: What kubeadm was doing here when it did not come to its end.
@@ -51,6 +52,7 @@ def read_cluster(node, units, wanted=None):
         "kubectl": kubectl_version(node),
         "node": read_own_node(node),
         "api": read_api(node),
+        "controllers": read_controllers(node),
         "certificates": read_certificates(node),
         "unfinished": node.read(UNFINISHED),
         "sysctls": {key: node.read("/proc/sys/" + key) for key in SYSCTLS},
@@ -326,6 +328,14 @@ def read_api(node):
     except (ValueError, KeyError):
         found["error"] = "an answer without a server version"
     return found
+
+
+def read_controllers(node):
+    """Arguments of kube-controller-manager by name, as described to the kubelet; null elsewhere."""
+    text = node.read(CONTROLLERS)
+    if text is None:
+        return None
+    return dict(re.findall(r"^\s*- --([\w-]+)=(.*?)\s*$", text, re.MULTILINE))
 
 
 def last_line(text):

@@ -41,6 +41,11 @@ def kubelet_differences(node: Mapping[str, Any], cluster: Mapping[str, Any]) -> 
     return kubernetes.kubelet_differences(Context(site={}, host={}, node=node, cluster=cluster))
 
 
+def controller_differences(node: Mapping[str, Any], cluster: Mapping[str, Any]) -> list[str]:
+    """Arguments that a control-plane node's controllers have otherwise than described."""
+    return kubernetes.controller_differences(Context(site={}, host={}, node=node, cluster=cluster))
+
+
 class FilterModule:
     """Filters of role kubernetes."""
 
@@ -55,6 +60,8 @@ class FilterModule:
             "kubernetes_missing_labels": missing_labels,
             "kubernetes_missing_taints": missing_taints,
             "kubernetes_kubelet_differences": kubelet_differences,
+            "kubernetes_changed_controllers": kubeadm.changed_controllers,
+            "kubernetes_controller_differences": controller_differences,
             "kubernetes_upgrade_problem": releases.upgrade_problem,
             "kubernetes_kubelet_problem": releases.kubelet_problem,
         }

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import yaml
 
+from railweld.cluster.model import API_PORT
+from railweld.errors import RailweldError
+
 SOCKET: Final = "unix:///run/containerd/containerd.sock"
 PATCHES: Final = "/etc/kubernetes/railweld"
 #: How long a token lives that joins nodes: one run of the playbook, with time for slow nodes.
@@ -21,11 +24,18 @@ def documents(*contents: Mapping[str, Any]) -> str:
     return "---\n".join(yaml.safe_dump(each, sort_keys=False) for each in plain)
 
 
-def arguments(api: str, values: Mapping[str, str]) -> Any:
-    """Extra arguments as the API version writes them: a map until v1beta3, a list since."""
+def arguments(api: str, values: Mapping[str, str], there: Any = None) -> Any:
+    """Extra arguments as the API version writes them: a map until v1beta3, a list since.
+
+    Args:
+        api: of kubeadm.
+        values: by name.
+        there: arguments in the same form that stay, where `values` has no other.
+    """
     if api.endswith("v1beta3"):
-        return dict(values)
-    return [{"name": name, "value": value} for name, value in values.items()]
+        return {**(there or {}), **values}
+    kept = [each for each in there or () if each["name"] not in values]
+    return [*kept, *({"name": name, "value": value} for name, value in values.items())]
 
 
 def node_registration(
@@ -76,7 +86,7 @@ def init(
         "kind": "InitConfiguration",
         # kubeadm makes a token in any case; this one is gone before the day is over.
         "bootstrapTokens": [{"ttl": TOKEN_TTL}],
-        "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": 6443},
+        "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": API_PORT},
         "nodeRegistration": node_registration(
             cluster, ignore=ignore, control_plane_taint=control_plane_taint
         ),
@@ -101,7 +111,7 @@ def upload_certificates(cluster: Mapping[str, Any]) -> str:
         {
             "apiVersion": api,
             "kind": "InitConfiguration",
-            "localAPIEndpoint": {"advertiseAddress": address, "bindPort": 6443},
+            "localAPIEndpoint": {"advertiseAddress": address, "bindPort": API_PORT},
         },
         {
             "apiVersion": api,
@@ -131,9 +141,46 @@ def cluster_configuration(
             "serviceSubnet": cluster["service_cidr"],
         },
         "apiServer": {"certSANs": sorted(set(names))},
+        "controllerManager": {
+            "extraArgs": arguments(str(cluster["kubeadm_api"]), cluster["host"]["controllers"])
+        },
         **({"imageRepository": registry} if registry else {}),
         **({"etcd": {"local": {"imageTag": etcd_tag}}} if etcd_tag else {}),
     }
+
+
+def changed_controllers(running: str, cluster: Mapping[str, Any]) -> str:
+    """The file with which kubeadm gives a running cluster's controllers the described arguments.
+
+    Args:
+        running: the ClusterConfiguration that the cluster keeps. All else in it stays: what was
+            changed by hand, and what the description has otherwise and no running cluster can take.
+        cluster: the view of a control-plane node.
+
+    Raises:
+        RailweldError: the cluster keeps none.
+    """
+    whole = yaml.safe_load(running) if running.strip() else None
+    if not isinstance(whole, dict) or whole.get("kind") != "ClusterConfiguration":
+        raise RailweldError(
+            "ConfigMap kubeadm-config: found no ClusterConfiguration, expected what kubeadm keeps "
+            "of the cluster. See: kubectl -n kube-system get configmap kubeadm-config -o yaml. "
+            "Fix: kubeadm init phase upload-config kubeadm --config FILE"
+        )
+    # As the cluster keeps it, which may be older than what this kubeadm would write.
+    api, host = str(whole["apiVersion"]), cluster["host"]
+    manager = whole.get("controllerManager") or {}
+    manager["extraArgs"] = arguments(api, host["controllers"], manager.get("extraArgs"))
+    whole["controllerManager"] = manager
+    node = {
+        "apiVersion": api,
+        "kind": "InitConfiguration",
+        # Without an address kubeadm looks for a default route.
+        "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": API_PORT},
+        "nodeRegistration": {"name": host["name"], "criSocket": SOCKET},
+        "patches": {"directory": PATCHES},
+    }
+    return documents(node, whole)
 
 
 def kubelet_configuration(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +238,7 @@ def join(
     }
     if host["role"] == "control_plane":
         content["controlPlane"] = {
-            "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": 6443},
+            "localAPIEndpoint": {"advertiseAddress": host["address"], "bindPort": API_PORT},
             "certificateKey": certificate_key,
         }
     return documents(content)

@@ -145,6 +145,8 @@ def _host(site: Site, host: Host, shared: dict[tuple[Any, ...], dict[str, Any]])
         "labels": labels(site, host),
         "taints": taints(host),
         "kubelet": kubelet(site, host),
+        # Only where it runs: another value is no reason to look at every worker.
+        **({"controllers": controllers(site.controller_qps)} if is_control_plane else {}),
     }
 
 
@@ -191,6 +193,14 @@ def kubelet(site: Site, host: Host) -> dict[str, Any]:
         # Images from files cannot be pulled again: 100 is the kubelet's word for collecting none.
         settings["imageGCHighThresholdPercent"] = 100
     return settings
+
+
+def controllers(qps: int) -> dict[str, str]:
+    """Arguments of kube-controller-manager that follow from the description.
+
+    It makes the pods of a job one request each, and those of a gang are all wanted at once.
+    """
+    return {"kube-api-burst": str(2 * qps), "kube-api-qps": str(qps)}
 
 
 def _packages(site: Site, host: Host, runtime: str) -> dict[str, list[dict[str, str]]]:

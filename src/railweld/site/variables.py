@@ -415,6 +415,11 @@ class SiteVariables(_Scope):
     )
     pod_cidr: Network = Field("10.244.0.0/16", description="addresses of pods; a /24 per node")
     service_cidr: Network = Field("10.96.0.0/12", description="addresses of Services")
+    controller_qps: Annotated[int, Field(ge=20, le=10_000), _NUMBER] = Field(
+        200,
+        description="requests per second with which Kubernetes' controllers make and delete pods, "
+        "and twice as many at once; their own 20 would take a minute for a job of 1,280 nodes",
+    )
     cni: Literal["bridge", "manifest", "none"] = Field(
         "bridge",
         description="pod network: bridge and routes (all nodes in one subnet), the manifest of "

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import time
+from typing import Any
 
 import pytest
 import yaml
@@ -136,6 +137,28 @@ def test_changed_reservation_reaches_the_kubelet(cluster: Cluster) -> None:
     assert set(cluster.deploy(*more).assert_ok().changed().values()) == {0}
     cluster.deploy().assert_ok()
     eventually(allocatable, lambda found: found == before)
+
+
+def test_changed_rate_reaches_the_controllers_and_what_kubeadm_keeps(cluster: Cluster) -> None:
+    def runs_with() -> str:
+        return cluster.lab.node("head1", "sh", "-c", "pgrep --full --list-full ^kube-controller")
+
+    def kept() -> Any:
+        found = cluster.get("configmap", "kubeadm-config", "--namespace=kube-system")["data"]
+        arguments = yaml.safe_load(found["ClusterConfiguration"])["controllerManager"]["extraArgs"]
+        return {each["name"]: each["value"] for each in arguments}
+
+    assert "--kube-api-burst=400 --kube-api-qps=200 " in runs_with()
+    other = ("-e", "railweld_controller_qps=60")
+    assert set(cluster.deploy("--check", *other).assert_ok().changed().values()) != {0}
+    assert kept() == {"kube-api-burst": "400", "kube-api-qps": "200"}
+    cluster.deploy(*other).assert_ok()
+    assert "--kube-api-burst=120 --kube-api-qps=60 " in runs_with()
+    # So an upgrade, or a control-plane node that joins, has it too.
+    assert kept() == {"kube-api-burst": "120", "kube-api-qps": "60"}
+    assert set(cluster.deploy(*other).assert_ok().changed().values()) == {0}
+    cluster.deploy().assert_ok()
+    assert "--kube-api-burst=400 --kube-api-qps=200 " in runs_with()
 
 
 @pytest.mark.parametrize("node", NODES)

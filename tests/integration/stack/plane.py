@@ -19,13 +19,17 @@ from urllib.parse import quote
 
 import yaml
 
+from railweld.cluster.model import controllers
 from railweld.lab import engine, tools
+from railweld.site.variables import SiteVariables
 from railweld.stack.api import Cluster, read_kubeconfig
 from railweld.stack.objects import Manifest
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Starting takes seconds; a machine that does other things too may take longer.
 PATIENCE = 180.0
+#: As deployed clusters have it.
+QPS = SiteVariables.model_fields["controller_qps"].default
 
 
 def program(tool: str, name: str) -> Path:
@@ -94,8 +98,7 @@ class ControlPlane:
             f"--root-ca-file={self.folder / 'ca.crt'}",
             "--use-service-account-credentials",
             "--leader-elect=false",
-            "--kube-api-qps=200",
-            "--kube-api-burst=400",
+            *(f"--{name}={value}" for name, value in controllers(QPS).items()),
             f"--secure-port={free_port()}",
             f"--cert-dir={self.folder / 'kcm'}",
         )

@@ -148,6 +148,7 @@ def member_of(cluster: dict[str, Any]) -> dict[str, Any]:
                 "waiting_pods": {},
             },
             "api": {"version": "1.36.3", "error": ""} if host["role"] == "control_plane" else None,
+            "controllers": dict(host["controllers"]) if "controllers" in host else None,
             "certificates": {"/etc/kubernetes/pki/apiserver.crt": 300 * 86400},
             "unfinished": None,
             "sysctls": {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"},

@@ -184,6 +184,21 @@ def test_dead_api_server_is_found_on_its_own_node(member: BuildMember) -> None:
     assert "connection refused" in found["kubernetes.api"]
 
 
+def test_controllers_with_arguments_of_their_own_are_found(member: BuildMember) -> None:
+    found = bad(member("head1", {"node.cluster.controllers": {"kube-api-qps": "20"}}), "kubernetes")
+    assert (
+        "found 20, expected 200 (railweld_controller_qps)"
+        in (found["kubernetes.controllers.kube-api-qps"])
+    )
+    assert "found not set" in found["kubernetes.controllers.kube-api-burst"]
+    # A node that is to become a control-plane node has none to judge.
+    assert not [
+        each
+        for each in bad(member("head1", {"node.cluster.controllers": None}), "kubernetes")
+        if "controllers" in each
+    ]
+
+
 def test_package_of_another_version_is_found(member: BuildMember) -> None:
     other = {"version": "1.35.4-1.1", "status": "ii", "hold": True}
     found = bad(member("gpu1", {"node.packages.kubelet": other}), "kubernetes")

@@ -36,6 +36,12 @@ def test_init_describes_node_cluster_kubelets_and_proxy(cluster: Any) -> None:
     assert whole["kubernetesVersion"] == "v1.36.3"
     assert whole["controlPlaneEndpoint"] == "10.0.0.10:6443"
     assert whole["etcd"] == {"local": {"imageTag": "3.6.16-0"}}
+    assert whole["controllerManager"] == {
+        "extraArgs": [
+            {"name": "kube-api-burst", "value": "400"},
+            {"name": "kube-api-qps", "value": "200"},
+        ]
+    }
     assert kubelet["cgroupDriver"] == "systemd"
     assert kubelet["failSwapOn"] is False
     assert proxy["kind"] == "KubeProxyConfiguration"
@@ -46,6 +52,71 @@ def test_older_kubeadm_gets_its_own_format(cluster: Any) -> None:
     found = yaml.safe_load(kubeadm.join(view, token="a.b", ca_hash="sha256:c"))
     assert found["apiVersion"] == "kubeadm.k8s.io/v1beta3"
     assert found["nodeRegistration"]["kubeletExtraArgs"]["node-ip"] == "10.0.0.21"
+    view = {**cluster("head1"), "version": "1.26.0", "kubeadm_api": view["kubeadm_api"]}
+    whole = list(yaml.safe_load_all(kubeadm.init(view)))[1]
+    assert whole["controllerManager"] == {
+        "extraArgs": {"kube-api-burst": "400", "kube-api-qps": "200"}
+    }
+
+
+def test_the_site_decides_how_fast_controllers_are(site: Callable[..., Site]) -> None:
+    fact = model.fact(site(everywhere={"railweld_controller_qps": 50}))
+    hosts = fact["hosts"]
+    assert hosts["head1"]["controllers"] == {"kube-api-burst": "100", "kube-api-qps": "50"}
+    # A worker runs none, and need not be looked at again when the number changes.
+    assert "controllers" not in hosts["gpu1"]
+
+
+KEPT = """\
+apiServer: {certSANs: [head1]}
+apiVersion: kubeadm.k8s.io/%s
+controllerManager:
+  extraArgs: %s
+dns: {}
+kind: ClusterConfiguration
+kubernetesVersion: v1.36.1
+networking: {podSubnet: 10.1.0.0/16}
+"""
+
+
+@pytest.mark.parametrize(
+    ("api", "there", "wanted"),
+    [
+        (
+            "v1beta4",
+            "[{name: kube-api-qps, value: '20'}, {name: v, value: '4'}]",
+            [
+                {"name": "v", "value": "4"},
+                {"name": "kube-api-burst", "value": "400"},
+                {"name": "kube-api-qps", "value": "200"},
+            ],
+        ),
+        ("v1beta4", "null", None),
+        (
+            "v1beta3",
+            "{kube-api-qps: '20', v: '4'}",
+            {"kube-api-qps": "200", "v": "4", "kube-api-burst": "400"},
+        ),
+    ],
+)
+def test_a_running_clusters_controllers_change_and_nothing_else(
+    cluster: Any, api: str, there: str, wanted: Any
+) -> None:
+    running = KEPT % (api, there)
+    node, whole = yaml.safe_load_all(kubeadm.changed_controllers(running, cluster("head1")))
+    assert node["apiVersion"] == whole["apiVersion"] == f"kubeadm.k8s.io/{api}"
+    assert node["localAPIEndpoint"]["advertiseAddress"] == "10.0.0.10"
+    found = whole.pop("controllerManager")["extraArgs"]
+    assert found == (wanted or kubeadm.arguments(api, cluster("head1")["host"]["controllers"]))
+    before = yaml.safe_load(running)
+    del before["controllerManager"]
+    assert whole == before
+
+
+@pytest.mark.parametrize("running", ["", "kind: InitConfiguration\n", "text"])
+def test_a_cluster_without_kubeadms_configuration_is_named(cluster: Any, running: str) -> None:
+    with pytest.raises(RailweldError, match="found no ClusterConfiguration"):
+        kubeadm.changed_controllers(running, cluster("head1"))
 
 
 def test_join_registers_labels_and_taints_with_the_node(cluster: Any) -> None:

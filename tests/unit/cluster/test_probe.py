@@ -111,6 +111,34 @@ def test_reservations_are_read_from_the_kubelets_file(probe: ModuleType) -> None
     assert probe.read_block("", "systemReserved") == {}
 
 
+MANIFEST = """apiVersion: v1
+spec:
+  containers:
+  - command:
+    - kube-controller-manager
+    - --bind-address=127.0.0.1
+    - --kube-api-burst=400
+    - --kube-api-qps=200
+    - --leader-elect=true
+    image: registry.k8s.io/kube-controller-manager:v1.36.3
+"""
+
+
+def test_arguments_of_the_controllers_are_read_from_their_manifest(
+    probe: ModuleType, tmp_path: Path
+) -> None:
+    assert probe.read_controllers(Machine(tmp_path, {})) is None
+    path = tmp_path / "etc/kubernetes/manifests/kube-controller-manager.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(MANIFEST)
+    assert probe.read_controllers(Machine(tmp_path, {})) == {
+        "bind-address": "127.0.0.1",
+        "kube-api-burst": "400",
+        "kube-api-qps": "200",
+        "leader-elect": "true",
+    }
+
+
 def test_file_newer_than_its_process_is_stale(probe: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("x")
     written = (tmp_path / "config").stat().st_mtime

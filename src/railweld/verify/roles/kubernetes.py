@@ -42,6 +42,7 @@ def checks(ctx: Context) -> Iterator[Check]:
     yield from _member(ctx)
     if ctx.member("host.role") == "control_plane":
         yield from _api(ctx)
+        yield from _controllers(ctx)
     yield from _certificates(ctx)
 
 
@@ -256,6 +257,34 @@ def _api(ctx: Context) -> Iterator[Check]:
         f"journalctl -u kubelet what it cannot start; {_AGAIN}",
         layer="cluster",
     )
+
+
+def _controllers(ctx: Context) -> Iterator[Check]:
+    if ctx.seen("cluster.controllers") is None:
+        # No control plane here yet: kubernetes.member and kubernetes.api say so.
+        return
+    for key, found, wanted in controller_settings(ctx):
+        yield ctx.judge(
+            f"kubernetes.controllers.{key}",
+            ok=found == wanted,
+            ran=f"grep {key} /etc/kubernetes/manifests/kube-controller-manager.yaml",
+            found=found,
+            expected=f"{wanted} (railweld_controller_qps)",
+            fix=_AGAIN,
+            layer="cluster",
+        )
+
+
+def controller_settings(ctx: Context) -> Iterator[tuple[str, str, str]]:
+    """Each argument of the controllers that follows from the description: name, found, wanted."""
+    there = ctx.seen("cluster.controllers") or {}
+    for key, wanted in sorted(ctx.member("host.controllers", {}).items()):
+        yield key, str(there.get(key) or "not set"), str(wanted)
+
+
+def controller_differences(ctx: Context) -> list[str]:
+    """Names of the arguments that a control-plane node's controllers have otherwise."""
+    return [key for key, found, wanted in controller_settings(ctx) if found != wanted]
 
 
 def _certificates(ctx: Context) -> Iterator[Check]:
