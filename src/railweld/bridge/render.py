@@ -356,7 +356,9 @@ def key(seed_: bytes, job_uid: str) -> bytes:
 def service(facts: Facts, owner: Manifest) -> Manifest:
     """Names of the pods, on the pod network; they are there before the pods are ready."""
     metadata = owner["metadata"]
+    # Another Slurm in the same namespace has jobs of the same numbers.
     run = {
+        names.LABEL_SLURM_CLUSTER: facts.cluster,
         names.LABEL_JOB_ID: str(facts.key.job_id),
         names.LABEL_JOB_RESTART: str(facts.key.restart),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from railweld import names
 from railweld.bridge import render
+from railweld.bridge.config import Config
 from railweld.bridge.observed import INDEX, Key, PodView
 from railweld.stack import bridge as stack
 
@@ -68,6 +70,18 @@ def test_one_pod_per_node_and_the_first_failure_ends_all() -> None:
     assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
     assert spec["podFailurePolicy"]["rules"][0]["action"] == "FailJob"
     assert spec["activeDeadlineSeconds"] == 3600 + 60 + 300
+
+
+def test_objects_that_nobody_cleaned_up_go_by_themselves() -> None:
+    ttl = job()["spec"]["ttlSecondsAfterFinished"]
+    # Later than the bridge itself, which keeps them for logs.
+    assert ttl > Config.keep
+    assert ttl <= 7 * 86400
+    # What belongs to a run goes with its Job.
+    owner = job()
+    owner["metadata"]["uid"] = "u"
+    for each in (secret(request()), render.service(FACTS, owner)):
+        assert [one["uid"] for one in each["metadata"]["ownerReferences"]] == ["u"]
 
 
 @pytest.mark.parametrize(
@@ -226,6 +240,19 @@ def test_the_agent_is_named_by_its_content_and_fits_into_a_config_map() -> None:
     assert sum(map(len, found["data"].values())) < 500_000
     keys = {item["key"] for item in render.agent_items()}
     assert keys == set(found["data"])
+
+
+def test_a_service_finds_the_pods_of_its_own_run_only() -> None:
+    def pods(cluster: str, job_id: int = 7, restart: int = 0) -> dict[str, str]:
+        facts = dataclasses.replace(FACTS, cluster=cluster, key=Key(job_id, restart))
+        return render.labels(facts, "gpu")
+
+    owner = job()
+    owner["metadata"]["uid"] = "u"
+    wanted = render.service(FACTS, owner)["spec"]["selector"].items()
+    assert wanted <= pods("lab").items()
+    for others in (pods("second"), pods("lab", job_id=8), pods("lab", restart=1)):
+        assert not wanted <= others.items()
 
 
 def test_the_services_names_are_there_before_the_pods_are_ready() -> None:
