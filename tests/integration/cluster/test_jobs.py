@@ -165,8 +165,9 @@ def test_training_script_runs_unchanged_in_pods_on_slurms_nodes(site: Site) -> N
     assert output.count(f"of 16: sum {16 * 15 // 2}\n") == len(GPU_NODES), output
     assert site.job(job)["ExitCode"] == "0:0"
     assert site.alice(f"stat -c %U train-{job}.out").strip() == "alice"
-    assert site.alice(f"sacct -nXP -j {job} -o state,exitcode,nodelist").strip() == (
-        "COMPLETED|0:0|gpu[1-2]"
+    # Billed to who has submitted it.
+    assert site.alice(f"sacct -nXP -j {job} -o user,state,exitcode,nodelist").strip() == (
+        "alice|COMPLETED|0:0|gpu[1-2]"
     )
     assert site.pods() == []
 
