@@ -37,6 +37,8 @@ PACKAGES = (
     "slurmd",
 )
 USERS = {"alice": 2001, "bob": 2002, "system": 901}
+#: Those of the bridge; `plain` is beside them.
+PARTITIONS = ("gpu", "gpu2")
 #: The machine may do much else.
 PATIENCE = 180.0
 
@@ -223,6 +225,9 @@ class SlurmLab:
             "Epilog": "/etc/slurm/epilog",
             "EpilogSlurmctld": "/etc/slurm/epilog",
             "MaxArraySize": "1001",
+            "Licenses": "solver:1",
+            "PreemptType": "preempt/partition_prio",
+            "PreemptMode": "REQUEUE",
             **settings,
         }
         count = len(self.nodes)
@@ -233,15 +238,16 @@ class SlurmLab:
         lines += [
             f"NodeName={nodes} NodeHostname=head1 NodeAddr=127.0.0.1 Port={ports} {hardware}",
             f"PartitionName=gpu Nodes={nodes} Default=YES OverSubscribe=EXCLUSIVE State=UP",
+            f"PartitionName=gpu2 Nodes={nodes} OverSubscribe=EXCLUSIVE State=UP",
             f"PartitionName=plain Nodes={nodes} State=UP",
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")
         (self.folder / "gres.conf").write_text(
             f"NodeName={nodes} Name=gpu File=/var/lib/railweld/gpu[0-7]\n"
         )
-        (self.folder / "job_submit.lua").write_text(hook.render(["gpu"], ["/home", "/data"]))
+        (self.folder / "job_submit.lua").write_text(hook.render(PARTITIONS, ["/home", "/data"]))
         epilog = self.folder / "epilog"
-        epilog.write_text("#!/bin/sh\nexec /usr/libexec/railweld/exec --epilog\n")
+        epilog.write_text(hook.epilog(PARTITIONS))
         epilog.chmod(0o755)
 
     def start(self) -> None:

@@ -265,12 +265,12 @@ def running(
         hub = f"127.0.0.1:{free_port()}"
         config = {
             "cluster": "lab",
-            "partitions": {"gpu": "gpu"},
+            "partitions": dict.fromkeys(slurmlab.PARTITIONS, "gpu"),
             "kubeconfig": str(kubeconfig),
             "advertise": hub,
             "listen": hub,
             "monitor": f"127.0.0.1:{port}",
-            "devices": {"gpu": {"nvidia.com/gpu": 8, "rdma/hca": 1}},
+            "devices": {name: {"nvidia.com/gpu": 8, "rdma/hca": 1} for name in slurmlab.PARTITIONS},
             "tick": tick,
         }
         world = World(slurm, plane, config)

@@ -34,18 +34,10 @@ local function given(value, none)
   return value ~= nil and value ~= none and value ~= 4294967295 and value ~= 65535
 end
 
--- Whether a job goes to a bridge partition: true, false, or nil when to both kinds.
-local function wanted(partition, part_list)
-  if partition == nil or partition == "" then
-    for name, part in pairs(part_list or {}) do
-      if part.flag_default == 1 then
-        return bridged[name] == true
-      end
-    end
-    return false
-  end
+-- Whether all partitions of a list are the bridge's: true, false, or nil with both kinds in it.
+local function kind(partitions)
   local inside, outside = false, false
-  for name in string.gmatch(partition, "[^,]+") do
+  for name in string.gmatch(partitions, "[^,]+") do
     if bridged[name] then
       inside = true
     else
@@ -56,6 +48,19 @@ local function wanted(partition, part_list)
     return nil
   end
   return inside
+end
+
+-- The same of the partitions that a job asks for, or gets without asking.
+local function wanted(partition, part_list)
+  if partition ~= nil and partition ~= "" then
+    return kind(partition)
+  end
+  for name, part in pairs(part_list or {}) do
+    if part.flag_default == 1 then
+      return bridged[name] == true
+    end
+  end
+  return false
 end
 
 local function below(path, roots)
@@ -111,17 +116,18 @@ function M.submit(job, part_list)
 end
 
 function M.modify(job, record)
-  local was = bridged[record.partition or ""] == true
+  -- The whole list of a job that named several; in here also once it runs in one of them.
+  local was = kind(record.partition or "")
   if job.partition ~= nil and job.partition ~= "" then
-    local will = wanted(job.partition, nil)
-    if will ~= was then
+    local will = kind(job.partition)
+    if will == nil or will ~= was then
       say("a job cannot move between partitions that run on Kubernetes and others: submit it again")
       return slurm.ERROR
     end
   end
   -- Running (1) or suspended (2): its pods are placed already.
   local running = record.job_state == 1 or record.job_state == 2
-  if was and running and (given(job.min_nodes, NO_VAL) or job.req_nodes ~= nil) then
+  if was ~= false and running and (given(job.min_nodes, NO_VAL) or job.req_nodes ~= nil) then
     say("a running job cannot be resized here: submit it again")
     return slurm.ERROR
   end
