@@ -31,6 +31,32 @@ def test_the_training_script_runs_unchanged_on_slurms_nodes_in_slurms_order(worl
     assert owner == "alice"
 
 
+BY_SCONTROL = """\
+#!/bin/bash
+MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
+MASTER_PORT=29511
+export MASTER_ADDR MASTER_PORT
+echo "list $(scontrol show hostlist $(scontrol show hostnames | paste -sd,))"
+torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8 --rdzv_backend=c10d \\
+  --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT train.py
+"""
+
+
+def test_a_script_that_finds_its_first_node_by_scontrol_meets_there(world: World) -> None:
+    slurm, nodes = world.slurm, ("gpu3", "gpu5", "gpu12")
+    # As a site's name server has them.
+    names_of_nodes = "".join(f"127.0.1.{1 + int(node[3:])} {node}\\n" for node in nodes)
+    slurm.sh(f"grep -q gpu12 /etc/hosts || printf '{names_of_nodes}' >> /etc/hosts")
+    job = slurm.script(
+        BY_SCONTROL,
+        *(f"--nodelist={','.join(nodes)}", "--nodes=3", "--ntasks-per-node=1"),
+    )
+    slurm.wait_state(job, "COMPLETED")
+    output = world.output(job)
+    assert output.count("list gpu[3,5,12]\n") == 3
+    assert output.count(f"of 24: sum {24 * 23 // 2}\n") == 3
+
+
 @pytest.mark.parametrize("placement", ["patch", "affinity"])
 def test_ranks_are_in_slurms_order_where_no_policy_pins_pods(world: World, placement: str) -> None:
     """Kubernetes 1.27 to 1.35, and before: the ways work on newer ones too."""
