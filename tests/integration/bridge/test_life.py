@@ -523,9 +523,20 @@ def test_other_partitions_are_left_alone(world: World) -> None:
 
 
 def test_test_only_makes_nothing(world: World) -> None:
-    before = {each["metadata"]["name"] for each in world.objects("jobs")}
-    world.slurm.run("sbatch", "--test-only", user="alice", stdin="#!/bin/sh\ntrue\n")
-    assert {each["metadata"]["name"] for each in world.objects("jobs")} == before
+    def there() -> tuple[set[str], set[str]]:
+        jobs = world.slurm.sh("squeue --noheader --states=all --format=%i").split()
+        return set(jobs), {each["metadata"]["name"] for each in world.objects("jobs")}
+
+    # Something that would be seen to be more, and lives as long as this test.
+    held = world.slurm.script("#!/bin/sh\ntrue\n", "--hold")
+    before = there()
+    assert str(held) in before[0]
+    done = world.slurm.run("sbatch", "--test-only", user="alice", stdin="#!/bin/sh\ntrue\n")
+    assert "to start at" in done.stderr
+    # What was before may be forgotten meanwhile; nothing is new.
+    now = there()
+    assert now[0] <= before[0]
+    assert now[1] <= before[1]
 
 
 def test_admin_comment_says_where_the_pods_are_and_comment_is_the_users(world: World) -> None:
