@@ -109,6 +109,8 @@ class Run:
         self.agents: dict[int, Agent] = {}
         #: Pods whose body was started, by rank: their agents' connections may come and go.
         self._bodies: dict[int, str] = {}
+        #: Where each rank is reached, also while its agent is away.
+        self._addresses: dict[int, tuple[str, int]] = {}
         self.created = False
         self.cancelled = False
         self.decision = Decision(Act.WAIT, State.UNKNOWN)
@@ -279,8 +281,13 @@ class Run:
             rank: agent for rank, agent in self.agents.items() if uids.get(rank) == agent.pod_uid
         }
         for rank, agent in agents.items():
-            if agent.state != "ready":
+            if agent.state == "ready":
+                # The order to start it may have been lost with a connection.
+                self._bodies.pop(rank, None)
+            else:
                 self._bodies[rank] = agent.pod_uid
+            if agent.address:
+                self._addresses[rank] = (agent.address, agent.port)
         started = {rank for rank, uid in self._bodies.items() if uids.get(rank) == uid} | {
             pod.index for pod in objects.pods.values() if pod.terminal
         }
@@ -562,15 +569,13 @@ class Run:
 
     def _go(self) -> None:
         """Every pod is there: start the bodies."""
-        leader = self.agents.get(0)
-        peers = [self.agents[r].address if r in self.agents else "" for r in range(len(self.hosts))]
+        pods = self._mirror.of(self.key).pods.values()
+        # One that has ended since the daemon started was never met.
+        known = {pod.index: (pod.ip, 0) for pod in pods} | self._addresses
+        peers = [known.get(rank, ("", 0))[0] for rank in range(len(self.hosts))]
         for agent in self.agents.values():
             if agent.state == "ready":
-                agent.send(
-                    op="go",
-                    peers=peers,
-                    leader=[leader.address, leader.port] if leader else None,
-                )
+                agent.send(op="go", peers=peers, leader=list(known[0]) if 0 in known else None)
                 agent.state = "started"
 
     async def _end(self, outcome: Outcome) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from railweld import names
+from railweld.bridge.decide import Slurm
+from railweld.bridge.hub import Crew, Hub
 from railweld.bridge.kube import Kube, KubeRefusedError
 from railweld.bridge.mirror import Mirror, RunObjects
-from railweld.bridge.observed import JobView, Key, Outcome, PodView
-from railweld.bridge.run import Run
+from railweld.bridge.observed import HOSTNAME, INDEX, JobView, Key, Outcome, PodView
+from railweld.bridge.pod import step, wire
+from railweld.bridge.run import Run, Settings
 
 KEY = Key(7, 0)
 NAME = "slurm-lab-7-r0"
@@ -125,3 +131,151 @@ def test_a_job_that_only_the_copy_lacks_is_found_and_nothing_is_deleted() -> Non
     server.found = None
     run._mirror.runs.clear()
     assert asyncio.run(run._is_gone())
+
+
+# -- a gang and its agents ---------------------------------------------------------------------
+
+HOSTS = ("gpu1", "gpu2")
+
+
+class World:
+    """What a run asks the bridge, answered by hand."""
+
+    def __init__(self) -> None:
+        self.slurm = Slurm.ACTIVE
+        self.limit = 600.0
+        self.comments: list[str] = []
+
+    def settings(self) -> Settings:
+        return Settings(
+            namespace="jobs",
+            hub="127.0.0.1:1",
+            kill_wait=60,
+            gated=False,
+            ranked=False,
+            start_limit=self.limit,
+            streams=32,
+        )
+
+    def slurm_of(self, _key: Key) -> Slurm:
+        return self.slurm
+
+    def failed_nodes(self, _hosts: tuple[str, ...]) -> Mapping[int, str]:
+        return {}
+
+    def time_limit(self, _key: Key) -> float | None:
+        return None
+
+    def commented(self, _key: Key, text: str) -> None:
+        self.comments.append(text)
+
+
+class Pod:
+    """An agent's end of the wire, by hand."""
+
+    def __init__(self, rank: int, port: int) -> None:
+        self.rank = rank
+        self.port = port
+        self.told: list[dict[str, Any]] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    async def connect(self, state: str = "ready", **more: Any) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        theirs = bytes.fromhex((await step.greeting(reader))["nonce"])
+        mine = os.urandom(wire.NONCE_BYTES)
+        session = wire.session(KEY_OF_JOB, NAME, self.rank, theirs, mine)
+        proof = wire.proof(session, b"agent")
+        writer.write(wire.control(job=NAME, node=self.rank, nonce=mine.hex(), proof=proof))
+        await step.greeting(reader)
+        self.writer, self.seal = writer, wire.Seal(session, server=False)
+        self.report(state, **more)
+        self._reading = asyncio.ensure_future(self._read(reader))
+
+    def report(self, state: str, **more: Any) -> None:
+        content = {"state": state, "pod": f"uid{self.rank}", "address": f"10.0.0.{self.rank}"}
+        self.writer.write(self.seal.control(**content, **more))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            async for _, payload in step.opened(reader, self.seal):
+                self.told.append(wire.parse_control(payload))
+
+    def ops(self, name: str) -> list[dict[str, Any]]:
+        return [each for each in self.told if each["op"] == name]
+
+    def drop(self) -> None:
+        self.writer.transport.abort()
+
+
+KEY_OF_JOB = b"k" * 64
+
+
+def gang(run: Run, *phases: str, **status: Any) -> None:
+    """A Job, and its pods as their kubelets report them."""
+    marks = {names.LABEL_JOB_ID: "7", names.LABEL_JOB_RESTART: "0"}
+    about = {names.ANNOTATION_HOSTS: ",".join(HOSTS)}
+    metadata = {"name": NAME, "uid": "u", "labels": marks, "annotations": about}
+    items = []
+    for rank, phase in enumerate(phases):
+        spec = {"nodeName": HOSTS[rank], "nodeSelector": {HOSTNAME: HOSTS[rank]}}
+        labels = {**marks, INDEX: str(rank)}
+        pod = {"name": f"p{rank}", "uid": f"uid{rank}", "labels": labels}
+        items.append({"metadata": pod, "spec": spec, "status": {"phase": phase, **status}})
+    run._mirror._replace("jobs", [{"metadata": metadata}])
+    run._mirror._replace("pods", items)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    nodes = [{"metadata": {"name": host}, "status": ready} for host in HOSTS]
+    run._mirror._replace("nodes", nodes)
+    for kind in ("jobs", "pods", "nodes"):
+        run._mirror._set_live(kind, True)
+
+
+@contextlib.asynccontextmanager
+async def driven(world: World, kube: Any) -> AsyncIterator[tuple[Run, int]]:
+    """A run that is driven, and the port for its agents."""
+    run = Run(KEY, cast("Kube", kube), Mirror(cast("Kube", kube), "jobs", "lab"), cast("Any", world))
+    run._secret_key, run._complete = KEY_OF_JOB, True
+    run._mirror.on_change = lambda _key: run.wake()
+
+    async def lookup(name: str) -> tuple[bytes, Crew] | None:
+        return (KEY_OF_JOB, run) if name == NAME else None
+
+    hub = Hub(lookup)
+    port = await hub.start("127.0.0.1", 0)
+    driver = asyncio.ensure_future(run.drive())
+    try:
+        yield run, port
+    finally:
+        driver.cancel()
+        for agent in list(run.agents.values()):
+            agent.hang_up()
+        await hub.stop()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_pod_whose_order_to_start_got_lost_gets_it_again() -> None:
+    async def play() -> None:
+        async with driven(World(), Server(None)) as (run, port):
+            gang(run, "Running", "Running")
+            pods = [Pod(rank, port) for rank in (0, 1)]
+            for pod in pods:
+                await pod.connect()
+            await until(lambda: all(pod.ops("go") for pod in pods) and len(run._bodies) == 2)
+            # As if it had not come: the connection broke with the order in it.
+            pods[0].report("started")
+            pods[1].drop()
+            await until(lambda: 1 not in run.agents)
+            # The first one is away for a moment; where it is reached is known.
+            pods[0].drop()
+            await until(lambda: 0 not in run.agents)
+            again = Pod(1, port)
+            await again.connect()
+            await until(lambda: again.ops("go"))
+            assert again.ops("go")[0]["peers"] == ["10.0.0.0", "10.0.0.1"]
+
+    asyncio.run(play())
