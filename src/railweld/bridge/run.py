@@ -91,6 +91,9 @@ class Run:
         self._world = world
         self._changed = asyncio.Event()
         self._since = time.monotonic()
+        #: Seconds of waiting for pods; while the API server is silent it may be that they start.
+        self._waited = 0.0
+        self._looked: float | None = None
         self._failing_since: float | None = None
         self._over_since: float | None = None
         self._ran = False
@@ -264,6 +267,14 @@ class Run:
 
     # -- the loop ----------------------------------------------------------------------------
 
+    def _count_waiting(self) -> float:
+        """Seconds since the Job was made, as far as it is known what happened in them."""
+        now = time.monotonic()
+        if self._looked is not None:
+            self._waited += now - self._looked
+        self._looked = now if self._mirror.live else None
+        return self._waited
+
     def view(self) -> View:
         """Everything that the next decision rests on."""
         objects = self._mirror.of(self.key)
@@ -305,7 +316,7 @@ class Run:
             ready={rank for rank, agent in agents.items() if agent.state == "ready"},
             started=started,
             settled=self._mirror.settled(objects.pods),
-            waited=time.monotonic() - self._since,
+            waited=self._count_waiting(),
             start_limit=settings.start_limit,
             gated=settings.gated,
             obstacle=self._obstacle,
@@ -423,6 +434,7 @@ class Run:
         trial = {**manifest, "metadata": {**manifest["metadata"], "uid": ""}}
         render.secret(facts, request, trial, "0" * 64)
         self._since = time.monotonic()
+        self._waited, self._looked = 0.0, self._since
         self._posted = True
         try:
             made = await self._kube.request("POST", self._path("jobs"), manifest)

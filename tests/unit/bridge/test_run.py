@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from railweld import names
-from railweld.bridge.decide import Slurm
+from railweld.bridge.decide import Act, Slurm, decide
 from railweld.bridge.hub import Crew, Hub
 from railweld.bridge.kube import Kube, KubeRefusedError
 from railweld.bridge.mirror import Mirror, RunObjects
@@ -48,6 +48,8 @@ class Server:
         return [], "1"
 
     async def request(self, method: str, path: str, body: Any = None, **_: object) -> Any:
+        if path.endswith("/events"):
+            return {"items": []}
         if self.refuses:
             raise KubeRefusedError(403, "Forbidden", "no")
         self.written.append((method, path, body))
@@ -230,11 +232,17 @@ def gang(run: Run, *phases: str, **status: Any) -> None:
         run._mirror._set_live(kind, True)
 
 
+def made(world: World, server: Any) -> Run:
+    kube = cast("Kube", server)
+    run = Run(KEY, kube, Mirror(kube, "jobs", "lab"), cast("Any", world))
+    run._secret_key, run._complete = KEY_OF_JOB, True
+    return run
+
+
 @contextlib.asynccontextmanager
 async def driven(world: World, kube: Any) -> AsyncIterator[tuple[Run, int]]:
     """A run that is driven, and the port for its agents."""
-    run = Run(KEY, cast("Kube", kube), Mirror(cast("Kube", kube), "jobs", "lab"), cast("Any", world))
-    run._secret_key, run._complete = KEY_OF_JOB, True
+    run = made(world, kube)
     run._mirror.on_change = lambda _key: run.wake()
 
     async def lookup(name: str) -> tuple[bytes, Crew] | None:
@@ -279,3 +287,27 @@ def test_a_pod_whose_order_to_start_got_lost_gets_it_again() -> None:
             assert again.ops("go")[0]["peers"] == ["10.0.0.0", "10.0.0.1"]
 
     asyncio.run(play())
+
+
+def test_an_outage_is_no_time_in_which_pods_failed_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("railweld.bridge.run.time.monotonic", lambda: clock[0])
+    run = made(World(), Server(None))
+    gang(run, "Pending", "Pending")
+    run.view()
+    clock[0] += 100
+    assert run.view().waited == 100
+    run._mirror._set_live("pods", False)
+    run.view()
+    clock[0] += 5000
+    assert run.view().waited == 100
+    run._mirror._set_live("pods", True)
+    assert run.view().waited == 100
+    clock[0] += 499
+    assert decide(run.view()).act is Act.WAIT
+    clock[0] += 2
+    found = decide(run.view())
+    assert found.act is Act.DELETE
+    assert "did not start within 600 s: 0/2 pods" in found.text
