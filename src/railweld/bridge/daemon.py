@@ -103,6 +103,8 @@ class Bridge:
         self.renewal = Renewal(kube, kube.token_file) if kube.token_file else None
         self.hub_port = 0
         self.finished: dict[str, int] = {}
+        #: Faults of the bridge itself in following runs, for the metrics.
+        self.faults = 0
         self.started_at = time.time()
 
     # -- life --------------------------------------------------------------------------------
@@ -239,6 +241,11 @@ class Bridge:
         """Write AdminComment soon; only the last text of a run counts."""
         self._comments[key] = f"k8s={self.config.namespace}/{self._name(key)} {text}"[:400]
 
+    def faulted(self, key: Key) -> None:
+        """Count a fault of the bridge itself; its run goes on, and its log has the reason."""
+        del key
+        self.faults += 1
+
     def _name(self, key: Key) -> str:
         run = self.runs.get(key)
         return (run.name if run else None) or str(key)
@@ -278,6 +285,9 @@ class Bridge:
             yield "the Kubernetes API does not answer"
         elif not self.mirror.nodes_live:
             yield "the nodes cannot be watched"
+        for run in self.runs.values():
+            if run.trouble:
+                yield f"job {run.key}: {run.trouble}"
         if self._nodes_trouble:
             yield f"the states of nodes are not carried over: {self._nodes_trouble}"
         if self.renewal is not None and (problem := self.renewal.problem()):
