@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 #: A run is looked at this often even if nothing seems to have changed.
 LOOK_SECONDS: Final = 5.0
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+#: Failed attempts before the user is told why it takes so long.
+PATIENCE: Final = 5
 #: Notes about waiting, at most this often.
 NOTE_SECONDS: Final = 15.0
 LABELLED: Final = 2
@@ -80,6 +83,9 @@ class World(Protocol):
     def commented(self, key: Key, text: str) -> None:
         """Say in AdminComment what the job is doing."""
 
+    def faulted(self, key: Key) -> None:
+        """Count a fault of the bridge itself."""
+
 
 class Run:
     """One run. All fields but the client's request can be found again after a restart."""
@@ -102,6 +108,8 @@ class Run:
         self._obstacle = ""
         self._obstacle_at = 0.0
         self._noted = ("", 0.0)
+        #: Why the last step failed; empty if it did not.
+        self.trouble = ""
         self._secret_key: bytes | None = None
         self._request: tuple[render.Facts, render.Request, Manifest] | None = None
         self._complete = False
@@ -329,39 +337,66 @@ class Run:
         )
 
     async def drive(self) -> Outcome:
-        """Bring the run to its end; returns how it ended once nothing of it is left."""
+        """Bring the run to its end; returns how it ended once nothing of it is left.
+
+        Whatever goes wrong, it goes on from what is observed: nobody else would end the pods, and
+        Slurm's epilog waits for them.
+        """
         attempt = 0
         while True:
             self._changed.clear()
-            decision = decide(self.view())
-            self._note(decision)
             try:
-                if decision.act is Act.FINISH and await self._is_gone():
-                    outcome = decision.outcome
-                    assert outcome is not None  # noqa: S101 - FINISH always has one
-                    self.outcome = outcome
-                    return outcome
-                await self._step(decision)
-                await self._find_obstacle(decision)
-                await self._keep_deadline()
+                outcome = await self._look()
             except KubeUnknownError as error:
                 _log.warning("waiting", extra={"run": str(self.key), "error": str(error)})
-                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
-                attempt += 1
-                continue
-            except (KubeRefusedError, RunError, ValueError) as error:
-                outcome = Outcome(1, str(error), True)
-                if not self.created:
+                if attempt >= PATIENCE:
+                    self._say_trouble(f"Kubernetes does not do what it is asked to: {error}")
+            except KubeRefusedError as error:
+                _log.warning("refused", extra={"run": str(self.key), "error": str(error)})
+                self._say_trouble(f"Kubernetes refuses what ends the job: {error}")
+            except Exception as error:
+                _log.exception("fault", extra={"run": str(self.key)})
+                self._world.faulted(self.key)
+                self._say_trouble(f"a fault of the bridge: {error!r}; see journalctl -u bridged")
+            else:
+                if outcome is not None:
                     self.outcome = outcome
                     return outcome
-                _log.exception("failed", extra={"run": str(self.key)})
-                await self._end(outcome)
-                self._decided = outcome
-            attempt = 0
-            try:
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-            except TimeoutError:
+                attempt, self.trouble = 0, ""
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
                 continue
+            await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+            attempt += 1
+
+    async def _look(self) -> Outcome | None:
+        """See where the run is and do the next step; returns how it ended."""
+        decision = decide(self.view())
+        self._note(decision)
+        if decision.act is Act.FINISH and await self._is_gone():
+            return decision.outcome
+        try:
+            await self._step(decision)
+        except (KubeRefusedError, RunError, ValueError) as error:
+            if decision.act is Act.DELETE:
+                raise
+            failed = Outcome(1, str(error), True)
+            if not self.created:
+                return failed
+            _log.exception("failed", extra={"run": str(self.key)})
+            # What is there already is deleted at the next look.
+            self._decided = failed
+            self.wake()
+            return None
+        await self._find_obstacle(decision)
+        await self._keep_deadline()
+        return None
+
+    def _say_trouble(self, text: str) -> None:
+        """Why the run does not go on, once, for its user and for the operator."""
+        if text != self.trouble and self.session is not None:
+            self.session.note(f"{text}; trying again")
+        self.trouble = text
 
     async def _step(self, decision: Decision) -> None:
         match decision.act:
@@ -544,11 +579,18 @@ class Run:
             self._obstacle = ""
             return
         self._obstacle_at = now
-        items = await self._kube.request(
-            "GET",
-            self._path("events"),
-            query={"fieldSelector": f"involvedObject.uid={objects.job.uid},reason=FailedCreate"},
-        )
+        try:
+            items = await self._kube.request(
+                "GET",
+                self._path("events"),
+                query={
+                    "fieldSelector": f"involvedObject.uid={objects.job.uid},reason=FailedCreate"
+                },
+            )
+        except KubeRefusedError as error:
+            # The pods may come all the same; only the reason for their absence stays unknown.
+            _log.warning("events refused", extra={"run": str(self.key), "error": str(error)})
+            return
         if items["items"]:
             newest = max(items["items"], key=lambda each: str(each.get("lastTimestamp") or ""))
             found = str(newest.get("message") or "")

@@ -15,7 +15,7 @@ import pytest
 from railweld import names
 from railweld.bridge.decide import Act, Slurm, decide
 from railweld.bridge.hub import Crew, Hub
-from railweld.bridge.kube import Kube, KubeRefusedError
+from railweld.bridge.kube import Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.mirror import Mirror, RunObjects
 from railweld.bridge.observed import HOSTNAME, INDEX, JobView, Key, Outcome, PodView
 from railweld.bridge.pod import step, wire
@@ -39,17 +39,21 @@ class Server:
         self.found = found
         self.written: list[tuple[str, str, Any]] = []
         self.refuses = False
+        #: What the next requests meet instead of an answer.
+        self.faults: list[Exception] = []
 
     async def get(self, path: str) -> dict[str, Any] | None:
         assert path == JOBS
         return self.found
 
     async def list(self, _path: str, **_: object) -> tuple[list[Any], str]:
+        if self.faults:
+            raise self.faults.pop(0)
         return [], "1"
 
     async def request(self, method: str, path: str, body: Any = None, **_: object) -> Any:
-        if path.endswith("/events"):
-            return {"items": []}
+        if self.faults:
+            raise self.faults.pop(0)
         if self.refuses:
             raise KubeRefusedError(403, "Forbidden", "no")
         self.written.append((method, path, body))
@@ -147,6 +151,7 @@ class World:
         self.slurm = Slurm.ACTIVE
         self.limit = 600.0
         self.comments: list[str] = []
+        self.faults = 0
 
     def settings(self) -> Settings:
         return Settings(
@@ -170,6 +175,9 @@ class World:
 
     def commented(self, _key: Key, text: str) -> None:
         self.comments.append(text)
+
+    def faulted(self, _key: Key) -> None:
+        self.faults += 1
 
 
 class Pod:
@@ -311,3 +319,78 @@ def test_an_outage_is_no_time_in_which_pods_failed_to_start(
     found = decide(run.view())
     assert found.act is Act.DELETE
     assert "did not start within 600 s: 0/2 pods" in found.text
+
+
+REFUSED = KubeRefusedError(403, "Forbidden", "no")
+SILENT = KubeUnknownError("no answer")
+
+
+@pytest.mark.parametrize("fault", [REFUSED, SILENT, KeyError("status")])
+def test_nothing_that_goes_wrong_stops_a_cancellation(fault: Exception) -> None:
+    """Nobody else would end the pods: the epilog only waits for them."""
+
+    async def play() -> None:
+        world, server = World(), Server(None)
+        # At the DELETE, and when it was looked whether the pods are gone.
+        server.faults = [fault, fault]
+        async with driven(world, server) as (run, _):
+            gang(run, "Running", "Running")
+            run.cancelled = True
+            run.wake()
+            await until(lambda: server.written)
+            assert [method for method, _, _ in server.written] == ["DELETE"]
+            server.faults = [fault]
+            run._mirror._replace("jobs", [])
+            run._mirror._replace("pods", [])
+            await until(lambda: run.outcome)
+            assert run.outcome is not None
+            assert run.outcome.status == -15
+            assert server.faults == []
+        assert world.faults == (3 if isinstance(fault, KeyError) else 0)
+
+    asyncio.run(play())
+
+
+def test_a_step_that_is_refused_ends_the_job_though_the_server_falls_silent_then() -> None:
+    async def play() -> None:
+        world, server = World(), Server(job())
+        world.seed = seed  # type: ignore[attr-defined]
+        server.faults = [SILENT, SILENT]
+        async with driven(world, server) as (run, _):
+            run._secret_key, run._complete = None, False
+            run._request = cast("Any", (SimpleNamespace(name=NAME), None, None))
+            run.session = cast("Any", SimpleNamespace(note=lambda _text: None))
+            gang(run, "Pending", "Pending")
+            await until(lambda: len(server.written) == 2)
+            assert [method for method, _, _ in server.written] == ["PATCH", "DELETE"]
+            assert run._decided is not None
+            assert run._decided.text == "no"
+
+    async def seed() -> bytes:
+        raise REFUSED
+
+    asyncio.run(play())
+
+
+def test_events_that_may_not_be_read_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("railweld.bridge.run.OBSTACLE_SECONDS", -1.0)
+
+    async def play() -> None:
+        server = Server(None)
+        server.refuses = True
+        asked: list[str] = []
+        answer = server.request
+
+        async def request(method: str, path: str, body: Any = None, **more: object) -> Any:
+            asked.append(path)
+            return await answer(method, path, body, **more)
+
+        server.request = request  # type: ignore[method-assign]
+        async with driven(World(), server) as (run, _):
+            gang(run)
+            await until(lambda: run.wake() or len(asked) > 1)
+            assert {path.rpartition("/")[2] for path in asked} == {"events"}
+            assert run._decided is None
+            assert run.trouble == ""
+
+    asyncio.run(play())
