@@ -180,6 +180,16 @@ class Bridge:
         """
         return {rank: self.lost[host] for rank, host in enumerate(hosts) if host in self.lost}
 
+    async def has_ended(self, key: Key, since: float) -> bool:
+        """Whether Slurm has ended a run, by an answer that was asked for after a moment.
+
+        Raises:
+            SlurmUnknownError: slurmctld does not answer.
+        """
+        self._take_jobs(await self.slurm.jobs(newer_than=since))
+        job = (self._jobs or {}).get(key.job_id)
+        return job is None or not job.active or job.restart != key.restart
+
     def time_limit(self, key: Key) -> float | None:
         """Seconds that Slurm gives a run, infinite without a limit; None while that is unknown."""
         job = (self._jobs or {}).get(key.job_id)
