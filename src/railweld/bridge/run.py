@@ -20,6 +20,7 @@ from railweld.bridge.mirror import Mirror, label_selector
 from railweld.bridge.observed import JobView, Key, Outcome, PodView, write_outcome
 from railweld.bridge.pod import wire
 from railweld.bridge.session import Session
+from railweld.bridge.slurm import SlurmUnknownError
 from railweld.stack.objects import Manifest
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,10 @@ PATIENCE: Final = 5
 #: Notes about waiting, at most this often.
 NOTE_SECONDS: Final = 15.0
 LABELLED: Final = 2
+#: A SIGTERM is passed on if slurmctld has not said by then why it was sent.
+TERM_SECONDS: Final = 5.0
+#: So many of the last signals are kept for agents that connect later.
+SIGNALS: Final = 64
 #: Pods that are not even made after so long are asked after.
 OBSTACLE_SECONDS: Final = 5.0
 
@@ -67,6 +72,9 @@ class World(Protocol):
 
     def time_limit(self, key: Key) -> float | None:
         """Seconds that Slurm gives a run, infinite without a limit; None while that is unknown."""
+
+    async def has_ended(self, key: Key, since: float) -> bool:
+        """Whether Slurm has ended a run, asked after a moment; raises SlurmUnknownError."""
 
     async def may_create(self) -> None:
         """Raise RunError while pods would not be placed as Slurm says."""
@@ -122,6 +130,11 @@ class Run:
         self._bodies: dict[int, str] = {}
         #: Where each rank is reached, also while its agent is away.
         self._addresses: dict[int, tuple[str, int]] = {}
+        #: What the batch step was sent, by number; agents that connect later get it too.
+        self._signals: dict[int, str] = {}
+        #: SIGTERMs of which is not known yet whether they are Slurm's end of the job.
+        self._terms: list[int | None] = []
+        self._judging: asyncio.Task[None] | None = None
         self.created = False
         self.cancelled = False
         self.decision = Decision(Act.WAIT, State.UNKNOWN)
@@ -167,14 +180,58 @@ class Run:
                 agent.send(op="hide")
             self.wake()
 
-    def signal(self, name: str) -> None:
-        """The batch step got a signal."""
-        if name == "TERM":
-            self.cancelled = True
-            self.wake()
+    def signal(self, name: str, number: Any = None) -> None:
+        """The batch step got a signal; its client says each again when it comes back."""
+        known = number if isinstance(number, int) and number > 0 else None
+        if name != "TERM":
+            self._relay(name, known)
             return
+        self._terms.append(known)
+        if self._judging is None:
+            self._judging = asyncio.ensure_future(self._judge())
+
+    def _relay(self, name: str, number: int | None) -> None:
+        """Pass a signal to the bodies: each gets it once, those that are not there yet later."""
+        if number is not None:
+            self._signals[number] = name
+            for old in sorted(self._signals)[:-SIGNALS]:
+                del self._signals[old]
         for agent in self.agents.values():
-            agent.send(op="signal", name=name)
+            agent.send(op="signal", name=name, number=number)
+
+    async def _judge(self) -> None:
+        """Tell a SIGTERM that somebody asked for from the one with which Slurm ends a job.
+
+        Slurm marks a job as ended before it sends that, so one look is enough. Where slurmctld does
+        not answer soon the bodies get the signal meanwhile, which is no harm to those that are
+        ended anyway; Slurm has patience for KillWait.
+        """
+        asking: asyncio.Future[bool] | None = None
+        try:
+            while self._terms:
+                terms = list(self._terms)
+                asking = asyncio.ensure_future(self._has_ended(time.monotonic()))
+                answered, _ = await asyncio.wait({asking}, timeout=TERM_SECONDS)
+                if not answered or not asking.result():
+                    for number in terms:
+                        self._relay("TERM", number)
+                if await asking:
+                    self.cancelled = True
+                    self.wake()
+                    return
+                del self._terms[: len(terms)]
+        finally:
+            self._judging = None
+            if asking is not None:
+                asking.cancel()
+
+    async def _has_ended(self, since: float) -> bool:
+        while True:
+            try:
+                return await self._world.has_ended(self.key, since)
+            except SlurmUnknownError as error:
+                _log.warning("why SIGTERM?", extra={"run": str(self.key), "error": str(error)})
+                await asyncio.sleep(PAUSES[2])
 
     def written(self, rows: list[Any]) -> None:
         """The client wrote output to the file: its agents may forget it."""
@@ -197,6 +254,9 @@ class Run:
             return
         self.agents[agent.rank] = agent
         self._show(agent)
+        if agent.counts:
+            for number, name in sorted(self._signals.items()):
+                agent.send(op="signal", name=name, number=number)
         self._end_idle()
         self.wake()
 
@@ -361,6 +421,8 @@ class Run:
             else:
                 if outcome is not None:
                     self.outcome = outcome
+                    if self._judging is not None:
+                        self._judging.cancel()
                     return outcome
                 attempt, self.trouble = 0, ""
                 with contextlib.suppress(TimeoutError):

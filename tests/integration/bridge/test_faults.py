@@ -224,6 +224,46 @@ def test_killed_while_pods_take_their_grace(
             world.slurm.run("scontrol", "update", "nodename=gpu2", "state=resume")
 
 
+def test_a_signal_while_the_daemon_is_away_arrives_once_on_every_node(world: World) -> None:
+    text = SPMD + (
+        "trap 'echo got' USR1\necho up\nwhile [ ! -e /data/go ]; do sleep 0.1; done\necho last\n"
+    )
+    job = world.slurm.script(text, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: world.output(job).count("up\n") == 2)
+    world.stop_daemon("KILL")
+    # So long that agents ask for it in their longest intervals.
+    time.sleep(10)
+    world.slurm.run("scancel", "--batch", "--signal=USR1", str(job))
+    world.start_daemon()
+    wait_for(lambda: world.output(job).count("got\n") == 2)
+    # What the client tells again is not passed on again.
+    world.restart_daemon()
+    wait_for(lambda: world.metric("agents") == 2)
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("got\n") == 2
+    assert world.output(job).count("last\n") == 2
+
+
+def test_sigterm_while_the_daemon_is_away_ends_only_what_slurm_ends(world: World) -> None:
+    """Nothing is made for these jobs yet."""
+    world.stop_daemon("KILL")
+    text = "#!/bin/bash\ntrap 'saved=1' TERM\nuntil [ \"$saved\" ]; do sleep 0.1; done\necho saved\n"
+    kept, ended = (world.slurm.script(text, "-w", node) for node in ("gpu1", "gpu2"))
+    for job in (kept, ended):
+        world.slurm.wait_state(job, "RUNNING")
+    wait_for(lambda: len(world.slurm.pids(CLIENT)) == 2)
+    world.slurm.run("scancel", "--batch", "--signal=TERM", str(kept))
+    world.slurm.run("scancel", str(ended))
+    # Not only when Slurm kills it, after KillWait.
+    wait_for(lambda: len(world.slurm.pids(CLIENT)) == 1, 30)
+    world.start_daemon()
+    world.slurm.wait_state(ended, "CANCELLED")
+    world.slurm.wait_state(kept, "COMPLETED")
+    assert "saved\n" in world.output(kept)
+    assert world.objects("jobs", ended) == []
+
+
 def test_a_second_daemon_is_refused(world: World) -> None:
     done = world.slurm.run(
         "env", f"PYTHONPATH={Path(__file__).parents[3]}/src", "python3", "-m",

@@ -23,11 +23,16 @@ from railweld.bridge.pod.agent import Spool, empty, shortages
 
 SRC = Path(__file__).parents[3] / "src"
 KEY = b"k" * 64
-START = (
-    "import sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
-    "from railweld.bridge.pod.agent import start\n"
-    "sys.exit(start(pathlib.Path(sys.argv[2])))\n"
-)
+
+
+def program(**constants: Any) -> str:
+    """What starts an agent, with other constants than its own."""
+    lines = "".join(f"agent.{name} = {value!r}\n" for name, value in constants.items())
+    return (
+        "import sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
+        f"from railweld.bridge.pod import agent\n{lines}"
+        "sys.exit(agent.start(pathlib.Path(sys.argv[2])))\n"
+    )
 
 
 class Crew:
@@ -99,10 +104,15 @@ def folder(tmp_path: Path, script: str, nodes: int, mode: str = "spmd") -> Path:
 
 
 async def agent(
-    where: Path, rank: int, port: int, python: str = sys.executable, **variables: str
+    where: Path,
+    rank: int,
+    port: int,
+    python: str = sys.executable,
+    start: str | None = None,
+    **variables: str,
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        python, "-IS", "-c", START, str(SRC), str(where),
+        python, "-IS", "-c", start or program(), str(SRC), str(where),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         env={
             "PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(rank), "RAILWELD_JOB": "job",
@@ -283,6 +293,42 @@ def test_a_termination_reaches_the_body_and_its_last_words_the_reader(tmp_path: 
         # Every process of the pod gets the signal, as in a step of Slurm: `sleep` too.
         assert crew.output[0].startswith(b"up\n")
         assert crew.output[0].endswith(b"bye\n")
+
+    asyncio.run(play())
+
+
+def test_each_signal_comes_once_and_not_before_the_script_is_ready_for_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(2)
+        traps = "trap 'echo got 1' USR1; sleep 0.5; trap 'echo got 2' USR2"
+        text = f"sleep 1; {traps}; until [ -e on ]; do sleep 0.05; done"
+        where = folder(tmp_path, text, 2)
+        async with hub(crew) as (_, port):
+            first = await agent(where, 0, port)
+            await until(lambda: crew.agents)
+            # Nothing runs yet, and the daemon says it again after a restart.
+            for number in (1, 1, 2):
+                crew.agents[0].send(op="signal", name=f"USR{number}", number=number)
+            second = await agent(where, 1, port)
+            await until(lambda: crew.output.get(0, b"").count(b"got") == 2)
+            for number in (1, 2):
+                crew.agents[0].send(op="signal", name=f"USR{number}", number=number)
+            (tmp_path / "on").touch()
+            assert [await each.wait() for each in (first, second)] == [0, 0]
+        assert crew.output == {0: b"got 1\ngot 2\n"}
+
+    asyncio.run(play())
+
+
+def test_a_script_without_a_trap_gets_its_signal_in_the_end(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        where = folder(tmp_path, "exec sleep 60", 1)
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port, start=program(SETTLE_SECONDS=0.5))
+            await until(lambda: crew.agents)
+            crew.agents[0].send(op="signal", name="USR1", number=1)
+            assert await process.wait() == 128 + signal.SIGUSR1
 
     asyncio.run(play())
 

@@ -58,3 +58,44 @@ def test_why_the_daemon_hung_up_is_heard_though_it_read_no_more(
     assert client.exit is not None
     assert client.exit["status"] == 1
     mine.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "ended"),
+    [((), False), (("TERM",), False), (("CONT", "TERM"), True), (("TERM", "CONT"), True)],
+)
+def test_a_sigterm_alone_is_not_slurms_end_of_the_job(names: tuple[str, ...], ended: bool) -> None:
+    code = (
+        "import os, signal, sys; sys.path.append(sys.argv[1])\n"
+        "import client\nfound = client.Client(b'', [])\nfound.catch()\n"
+        "for name in sys.argv[2:]: os.kill(os.getpid(), getattr(signal, 'SIG' + name))\n"
+        "found.wait(0)\nfound.signals()\nprint(found.ended, [name for _, name in found.caught])\n"
+    )
+    argv = [sys.executable, "-IS", "-c", code, str(PROGRAM.parent), *names]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{ended} {[name for name in names if name == 'TERM']}\n"
+
+
+def test_every_daemon_is_told_of_every_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents come back later than the client does, and take what they have not got yet."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    client = Client(b"", [])
+    client.caught = [(1, "USR1"), (2, "TERM")]
+    client.number = 2
+    client.wakeup = os.open(os.devnull, os.O_RDONLY)
+    for _ in range(2):
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        client.socket = mine
+        theirs.sendall(wire.control(event="exit", status=1))
+        client.exit = None
+        client.serve()
+        frames = [p for kind, p in wire.Decoder().feed(theirs.recv(1 << 20)) if kind == 1]
+        told = [wire.parse_control(each) for each in frames]
+        assert [(each["number"], each["name"]) for each in told if each["op"] == "signal"] == [
+            (1, "USR1"),
+            (2, "TERM"),
+        ]
+        mine.close()
+        theirs.close()
+    os.close(client.wakeup)

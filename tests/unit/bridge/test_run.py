@@ -20,6 +20,7 @@ from railweld.bridge.mirror import Mirror, RunObjects
 from railweld.bridge.observed import HOSTNAME, INDEX, JobView, Key, Outcome, PodView
 from railweld.bridge.pod import step, wire
 from railweld.bridge.run import Run, Settings
+from railweld.bridge.slurm import SlurmUnknownError
 
 KEY = Key(7, 0)
 NAME = "slurm-lab-7-r0"
@@ -152,6 +153,14 @@ class World:
         self.limit = 600.0
         self.comments: list[str] = []
         self.faults = 0
+        #: Of has_ended, one after the other; the last one stays.
+        self.answers: list[bool | None] = [False]
+
+    async def has_ended(self, _key: Key, _since: float) -> bool:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            raise SlurmUnknownError("no answer")
+        return answer
 
     def settings(self) -> Settings:
         return Settings(
@@ -392,5 +401,79 @@ def test_events_that_may_not_be_read_end_nothing(monkeypatch: pytest.MonkeyPatch
             assert {path.rpartition("/")[2] for path in asked} == {"events"}
             assert run._decided is None
             assert run.trouble == ""
+
+    asyncio.run(play())
+
+
+# -- signals -----------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def running(world: World, server: Server) -> AsyncIterator[tuple[Run, list[Pod]]]:
+    """A gang whose bodies run."""
+    async with driven(world, server) as (run, port):
+        gang(run, "Running", "Running")
+        pods = [Pod(rank, port) for rank in (0, 1)]
+        for pod in pods:
+            await pod.connect("started", counts=True)
+        await until(lambda: len(run._bodies) == 2)
+        yield run, pods
+
+
+def test_a_sigterm_that_is_not_slurms_end_goes_to_the_bodies() -> None:
+    async def play() -> None:
+        world, server = World(), Server(None)
+        async with running(world, server) as (run, pods):
+            run.signal("TERM", 1)
+            await until(lambda: all(pod.ops("signal") for pod in pods))
+            assert pods[0].ops("signal") == [{"op": "signal", "name": "TERM", "number": 1}]
+            # The next one is.
+            world.answers = [True]
+            run.signal("TERM", 2)
+            await until(lambda: run.cancelled and server.written)
+            assert [len(pod.ops("signal")) for pod in pods] == [1, 1]
+            assert [method for method, _, _ in server.written] == ["DELETE"]
+
+    asyncio.run(play())
+
+
+def test_the_bodies_need_not_wait_for_a_slurmctld_that_does_not_say_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("railweld.bridge.run.TERM_SECONDS", 0.05)
+    monkeypatch.setattr("railweld.bridge.run.PAUSES", (0.2, 0.2, 0.2))
+
+    async def play() -> None:
+        world, server = World(), Server(None)
+        world.answers = [None, None, True]
+        async with running(world, server) as (run, pods):
+            run.signal("TERM", 1)
+            await until(lambda: all(pod.ops("signal") for pod in pods))
+            assert not run.cancelled
+            await until(lambda: run.cancelled)
+            assert [len(pod.ops("signal")) for pod in pods] == [1, 1]
+
+    asyncio.run(play())
+
+
+def test_agents_that_connect_later_get_the_signals_too() -> None:
+    async def play() -> None:
+        async with driven(World(), Server(None)) as (run, port):
+            gang(run, "Running", "Running")
+            first = Pod(0, port)
+            await first.connect(counts=True)
+            run.signal("USR1", 1)
+            run.signal("USR2", 2)
+            # Of a client of an earlier release: it would be sent to some of them twice.
+            run.signal("HUP")
+            await until(lambda: len(first.ops("signal")) == 3)
+            second, old = Pod(1, port), Pod(1, port)
+            await second.connect(counts=True)
+            await until(lambda: second.ops("go"))
+            assert [each["name"] for each in second.ops("signal")] == ["USR1", "USR2"]
+            # An agent that does not know numbers would take each as a new one.
+            await old.connect()
+            await until(lambda: old.ops("go"))
+            assert old.ops("signal") == []
 
     asyncio.run(play())
