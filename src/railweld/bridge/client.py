@@ -35,8 +35,9 @@ OUTPUT = struct.Struct("!IBQ")
 LIMIT = 2 * 1024 * 1024
 #: A job's script and arguments have to fit into a Secret of 1 MiB with everything else.
 SCRIPT_LIMIT = 900 * 1024
-#: Unwritten output that is kept here while the file cannot be written.
-PENDING_LIMIT = 1024 * 1024
+#: Unwritten output that is kept here while the file cannot be written. Pods send no more than a
+#: window each that is not written; a limit that they reach would leave the daemon's words unread.
+PENDING_LIMIT = 64 * 1024 * 1024
 #: A line that has no end yet is shown after so many bytes, or after so many seconds.
 LINE_LIMIT = 64 * 1024
 LINE_SECONDS = 2.0
@@ -436,14 +437,20 @@ class Client:
         """Write the last lines, or say how much could not be written."""
         for stream in self.streams.values():
             stream.end()
-        killed = self.exit is not None and self.exit["status"] < 0
-        end = time.monotonic() + (5 if killed else FLUSH_SECONDS)
+        found = self.exit or {}
+        end = time.monotonic() + (5 if found.get("status", 0) < 0 else FLUSH_SECONDS)
         for sink in self.sinks.values():
             while not sink.flush(time.monotonic()) and time.monotonic() < end:
                 time.sleep(0.5)
         lost = sum(len(sink.pending) for sink in self.sinks.values())
+        where = "the pods' own logs have it: railweld-bridge logs " + os.environ["SLURM_JOB_ID"]
         if lost or any(sink.broken for sink in self.sinks.values()):
-            say(f"output is not complete ({lost} bytes): the pods' own logs have it")
+            say(f"output is not complete ({lost} bytes): {where}")
+        for node, number, count, host in found.get("printed") or ():
+            known = self.streams.get((node, number))
+            lost = count - (known.offset if known else 0)
+            if lost > 0:
+                say(f"{host}: {lost} bytes of output did not arrive: {where} {host}")
 
 
 def fail(text: str) -> int:

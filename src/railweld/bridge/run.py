@@ -17,7 +17,7 @@ from railweld.bridge.decide import Act, Decision, Slurm, State, View, decide
 from railweld.bridge.hub import Agent
 from railweld.bridge.kube import CONFLICT, NOT_FOUND, Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.mirror import Mirror, label_selector
-from railweld.bridge.observed import JobView, Key, Outcome, PodView, write_outcome
+from railweld.bridge.observed import JobView, Key, Outcome, PodView, Printed, write_outcome
 from railweld.bridge.pod import wire
 from railweld.bridge.session import Session
 from railweld.bridge.slurm import SlurmUnknownError
@@ -33,6 +33,8 @@ PATIENCE: Final = 5
 #: Notes about waiting, at most this often.
 NOTE_SECONDS: Final = 15.0
 LABELLED: Final = 2
+#: So many nodes are named whose output is not complete.
+LOST_LINES: Final = 8
 #: A SIGTERM is passed on if slurmctld has not said by then why it was sent.
 TERM_SECONDS: Final = 5.0
 #: So many of the last signals are kept for agents that connect later.
@@ -128,6 +130,9 @@ class Run:
         self.agents: dict[int, Agent] = {}
         #: Pods whose body was started, by rank: their agents' connections may come and go.
         self._bodies: dict[int, str] = {}
+        #: What each rank's agent said last, and ranks whose pod has ended.
+        self._printed: dict[int, Printed] = mirror.printed.setdefault(key, {})
+        self._exited: set[int] = set()
         #: Where each rank is reached, also while its agent is away.
         self._addresses: dict[int, tuple[str, int]] = {}
         #: What the batch step was sent, by number; agents that connect later get it too.
@@ -354,6 +359,11 @@ class Run:
             self.hosts = job.hosts
             if job.finished and self._over_since is None:
                 self._over_since = time.monotonic()
+        for pod in objects.pods.values():
+            if pod.exit_code is not None:
+                self._exited.add(pod.index)
+            if pod.printed is not None:
+                self._printed[pod.index] = pod.printed
         settings = self._world.settings()
         uids = {pod.index: pod.uid for pod in objects.pods.values()}
         agents = {
@@ -420,6 +430,8 @@ class Run:
                 self._say_trouble(f"a fault of the bridge: {error!r}; see journalctl -u bridged")
             else:
                 if outcome is not None:
+                    self._account()
+                    self._mirror.printed.pop(self.key, None)
                     self.outcome = outcome
                     if self._judging is not None:
                         self._judging.cancel()
@@ -453,6 +465,37 @@ class Run:
         await self._find_obstacle(decision)
         await self._keep_deadline()
         return None
+
+    def _account(self) -> None:
+        """Say what of the output is not where the user looks for it, before the batch step ends.
+
+        What it still has to write it knows better: it gets the numbers, and says so itself.
+        """
+        session = self.session
+        if session is None:
+            return
+        lines, late = [], 0
+        ran = {*self._bodies, *self._exited, *(rank for rank, _ in session.written)}
+        for rank in sorted(ran | self._printed.keys()):
+            host, printed = self._host(rank), self._printed.get(rank)
+            if printed is None:
+                lines.append(f"{host}: its pod was ended before it could say how much it printed")
+            elif not self._is_shown(rank):
+                if printed.unwritten:
+                    lines.append(f"{host}: {printed.unwritten} bytes are not in its own file")
+            else:
+                for stream, count in ((1, printed.stdout), (2, printed.stderr)):
+                    session.printed.append((rank, stream, count, host))
+                    late += max(count - session.written.get((rank, stream), 0), 0)
+        if late:
+            self._world.commented(self.key, f"{late} bytes of output were not in its file at the end")
+        if late or lines:
+            extra = {"run": str(self.key), "late": late, "why": "; ".join(lines)}
+            _log.warning("output is not complete", extra=extra)
+        for line in lines[:LOST_LINES]:
+            session.note(f"{line}; see railweld-bridge logs {self.key.job_id}")
+        if len(lines) > LOST_LINES:
+            session.note(f"and {len(lines) - LOST_LINES} nodes more")
 
     def _say_trouble(self, text: str) -> None:
         """Why the run does not go on, once, for its user and for the operator."""

@@ -190,6 +190,23 @@ def test_away_when_the_bodies_end_and_their_status_still_arrives(world: World) -
     assert world.slurm.job(job)["ExitCode"] == "9:0"
 
 
+def test_away_for_minutes_when_the_bodies_end_and_not_a_line_is_lost(world: World) -> None:
+    text = WAITS + "touch /data/ended-$SLURM_NODEID\nexit 9\n"
+    world.slurm.sh("rm -f /data/ended-*")
+    job = world.slurm.script(text, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "line 5\n")
+    world.stop_daemon("KILL")
+    world.slurm.sh("touch /data/go")
+    wait_for(lambda: world.slurm.sh("ls /data/ended-*", check=False).count("ended") == 2)
+    # Longer than output waits for a file that cannot be written.
+    time.sleep(130)
+    assert "last" not in world.output(job)
+    world.start_daemon()
+    world.slurm.wait_state(job, "FAILED")
+    assert world.slurm.job(job)["ExitCode"] == "9:0"
+    complete(world, job, 2)
+
+
 @pytest.mark.parametrize(
     ("options", "end", "state"),
     [
@@ -334,6 +351,27 @@ def test_a_full_disk_loses_no_output(world: World) -> None:
         assert lines == [str(n) for n in range(1, 100_001)]
     finally:
         slurm.sh("umount /data/small", check=False)
+
+
+def test_a_disk_that_stays_full_costs_output_but_not_the_status(world: World) -> None:
+    """Of five nodes, whose output under way is more than the batch step takes at a time."""
+    slurm = world.slurm
+    slurm.sh("mkdir -p /data/small; mount -t tmpfs -o size=256k,mode=1777 none /data/small")
+    try:
+        text = SPMD + "seq 1 100000\nexit 3\n"
+        job = slurm.script(
+            text, "-N5", "--output=/data/small/out", "--error=/data/err", "--chdir=/data"
+        )
+        slurm.wait_state(job, "FAILED", seconds=420)
+        assert slurm.job(job)["ExitCode"] == "3:0"
+        said = slurm.read("/data/err")
+        assert "output is not complete" in said
+        assert "bytes of output did not arrive: the pods' own logs have it" in said
+        assert f"railweld-bridge logs {job} gpu" in said
+        comment = slurm.run("scontrol", "show", "job", str(job)).stdout
+        assert "bytes of output were not in its file at the end" in comment
+    finally:
+        slurm.sh("umount /data/small; rm -f /data/err", check=False)
 
 
 # -- the API server ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from railweld.bridge.hub import Agent, Hub
+from railweld.bridge.observed import Printed, read_printed
 from railweld.bridge.pod import wire
 from railweld.bridge.pod.agent import Spool, empty, shortages
 
@@ -30,8 +31,8 @@ def program(**constants: Any) -> str:
     lines = "".join(f"agent.{name} = {value!r}\n" for name, value in constants.items())
     return (
         "import sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
-        f"from railweld.bridge.pod import agent\n{lines}"
-        "sys.exit(agent.start(pathlib.Path(sys.argv[2])))\n"
+        f"from railweld.bridge.pod import agent\n{lines}folder = pathlib.Path(sys.argv[2])\n"
+        "agent.LAST_WORDS = folder / 'last-words'\nsys.exit(agent.start(folder))\n"
     )
 
 
@@ -259,6 +260,47 @@ def test_output_is_whole_when_the_daemon_goes_and_comes_back(tmp_path: Path) -> 
         assert crew.output[0] == b"".join(b"%d\n" % n for n in range(1, 40001))
         # The body ran on meanwhile, and was not started a second time.
         assert "ready" not in [state for _, state in crew.states[1:]]
+
+    asyncio.run(play())
+
+
+def test_output_waits_for_a_daemon_that_is_away_when_the_body_ends(tmp_path: Path) -> None:
+    """Longer than for a file that cannot be written; Slurm keeps the node for the job meanwhile."""
+
+    async def play() -> None:
+        crew = Crew(1)
+        text = "touch up; while [ ! -e on ]; do sleep 0.05; done; seq 1 1000; touch done; exit 3"
+        where = folder(tmp_path, text, 1)
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port, start=program(DRAIN_SECONDS=0.1))
+            await until((tmp_path / "up").exists)
+        await until(lambda: not crew.agents)
+        (tmp_path / "on").touch()
+        await until((tmp_path / "done").exists)
+        # What is tested is that nothing happens for longer than that.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 1)
+        async with hub(crew, port):
+            assert await process.wait() == 3
+        assert crew.output[0] == b"".join(b"%d\n" % n for n in range(1, 1001))
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_waited_long_enough_says_how_much_it_has_printed(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        text = "touch up; while [ ! -e on ]; do sleep 0.05; done; seq 1 1000; exit 3"
+        where = folder(tmp_path, text, 1)
+        (where / "last-words").touch()
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port, start=program(AWAY_SECONDS=0.1))
+            await until((tmp_path / "up").exists)
+        await until(lambda: not crew.agents)
+        (tmp_path / "on").touch()
+        assert await process.wait() == 3
+        words = (where / "last-words").read_text()
+        assert read_printed(words) == Printed(sum(len(f"{n}\n") for n in range(1, 1001)), 0, 0)
 
     asyncio.run(play())
 

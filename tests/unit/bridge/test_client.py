@@ -99,3 +99,66 @@ def test_every_daemon_is_told_of_every_signal(monkeypatch: pytest.MonkeyPatch) -
         mine.close()
         theirs.close()
     os.close(client.wakeup)
+
+
+#: A client whose daemon is a socket of the test.
+FOLLOW = (
+    "import sys; sys.path.append(sys.argv[1])\nimport client\n"
+    "client.SOCKET, client.FLUSH_SECONDS = sys.argv[2], 0.5\n"
+    "sys.exit(client.Client(b'', []).run())\n"
+)
+
+
+def followed(tmp_path: Path, stdout: int, data: bytes) -> subprocess.CompletedProcess[str]:
+    """A batch step that gets these frames."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(30)
+        process = subprocess.Popen(
+            [sys.executable, "-IS", "-c", FOLLOW, str(PROGRAM.parent), str(path)],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"SLURM_JOB_ID": "7"},
+        )
+        link, _ = listener.accept()
+        with link:
+            link.settimeout(30)
+            link.sendall(data)
+            _, said = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(process.args, process.returncode, "", said)
+
+
+def test_a_disk_that_stays_full_is_said_and_the_status_is_kept(tmp_path: Path) -> None:
+    """Of many nodes too: the daemon's last word is heard though all that came is still here."""
+    nodes = range(16)
+    pieces = [
+        wire.frame(wire.DATA, wire.output(wire.Output(node, 1, offset, b"x" * (wire.CHUNK - 1) + b"\n")))
+        for node in nodes
+        for offset in range(0, wire.WINDOW, wire.CHUNK)
+    ]
+    rows = [[node, 1, wire.WINDOW + 5, f"gpu{node}"] for node in nodes]
+    data = b"".join(pieces) + wire.control(event="exit", status=3, printed=rows)
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = followed(tmp_path, full, data)
+    finally:
+        os.close(full)
+    assert done.returncode == 3
+    assert f"output is not complete ({len(nodes) * wire.WINDOW} bytes)" in done.stderr
+    assert "railweld-bridge logs 7\n" in done.stderr
+    assert "gpu15: 5 bytes of output did not arrive" in done.stderr
+
+
+def test_what_is_written_only_at_the_end_is_not_called_lost(tmp_path: Path) -> None:
+    data = wire.control(event="attached", created="x", labels={"0": "gpu1"})
+    data += wire.frame(wire.DATA, wire.output(wire.Output(0, 1, 0, b"no end of line")))
+    rows = [[0, 1, 14, "gpu1"], [0, 2, 0, "gpu1"]]
+    with (tmp_path / "out").open("wb") as out:
+        done = followed(
+            tmp_path, out.fileno(), data + wire.control(event="exit", status=0, printed=rows)
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out").read_bytes() == b"[gpu1] no end of line\n"

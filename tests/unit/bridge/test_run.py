@@ -20,6 +20,7 @@ from railweld.bridge.mirror import Mirror, RunObjects
 from railweld.bridge.observed import HOSTNAME, INDEX, JobView, Key, Outcome, PodView
 from railweld.bridge.pod import step, wire
 from railweld.bridge.run import Run, Settings
+from railweld.bridge.session import Session
 from railweld.bridge.slurm import SlurmUnknownError
 
 KEY = Key(7, 0)
@@ -151,6 +152,7 @@ class World:
     def __init__(self) -> None:
         self.slurm = Slurm.ACTIVE
         self.limit = 600.0
+        self.streams = 32
         self.comments: list[str] = []
         self.faults = 0
         #: Of has_ended, one after the other; the last one stays.
@@ -170,7 +172,7 @@ class World:
             gated=False,
             ranked=False,
             start_limit=self.limit,
-            streams=32,
+            streams=self.streams,
         )
 
     def slurm_of(self, _key: Key) -> Slurm:
@@ -477,3 +479,91 @@ def test_agents_that_connect_later_get_the_signals_too() -> None:
             assert old.ops("signal") == []
 
     asyncio.run(play())
+
+
+# -- what of the output is missing -------------------------------------------------------------
+
+
+def said_at_the_end(
+    written: list[list[int]], *messages: str | None, streams: int = 32
+) -> tuple[list[str], list[dict[str, Any]], list[str]]:
+    """Notes, exit events and AdminComments of a run whose pods ended with these last words."""
+    world, server = World(), Server(None)
+    world.streams = streams
+    frames = bytearray()
+
+    async def play() -> None:
+        async with driven(world, server) as (run, port):
+            gang(run, "Running", "Running")
+            writer = SimpleNamespace(write=frames.extend, is_closing=lambda: False, drain=done)
+            session = Session(cast("Any", writer), 2001)
+            session.take_written(written)
+            run.session = session
+            for rank in (0, 1):
+                await Pod(rank, port).connect("started")
+            await until(lambda: len(run._bodies) == 2)
+            for rank, message in enumerate(messages):
+                ended = {"exitCode": 0, "finishedAt": "2026-01-01T00:00:01Z", "message": message}
+                status = {
+                    "phase": "Succeeded",
+                    "containerStatuses": [{"state": {"terminated": ended}}],
+                }
+                run._mirror._store("pods", ending(rank, status), deleted=False)
+            run.wake()
+            await until(lambda: run.outcome)
+            await session.exit(0)
+            assert run._mirror.printed == {}
+
+    async def done() -> None:
+        pass
+
+    asyncio.run(play())
+    told = [wire.parse_control(payload) for _, payload in wire.Decoder().feed(bytes(frames))]
+    notes = [each["text"] for each in told if each["event"] == "note"]
+    return notes, [each for each in told if each["event"] == "exit"], world.comments
+
+
+def ending(rank: int, status: dict[str, Any]) -> dict[str, Any]:
+    marks = {names.LABEL_JOB_ID: "7", names.LABEL_JOB_RESTART: "0", INDEX: str(rank)}
+    spec = {"nodeName": HOSTS[rank], "nodeSelector": {HOSTNAME: HOSTS[rank]}}
+    metadata = {"name": f"p{rank}", "uid": f"uid{rank}", "labels": marks}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+WORDS = '{"printed": [100, 7], "unwritten": 0}'
+
+
+def test_the_batch_step_is_told_how_much_there_was_to_write() -> None:
+    notes, exits, comments = said_at_the_end(
+        [[0, 1, 100], [0, 2, 7], [1, 1, 90]], WORDS, WORDS
+    )
+    assert notes == []
+    rows = [[0, 1, 100, "gpu1"], [0, 2, 7, "gpu1"], [1, 1, 100, "gpu2"], [1, 2, 7, "gpu2"]]
+    assert exits == [{"event": "exit", "status": 0, "printed": rows}]
+    assert comments[-1] == "17 bytes of output were not in its file at the end"
+
+
+@pytest.mark.parametrize("message", [None, "", "the body's own words", '{"printed": [1]}'])
+def test_a_pod_without_last_words_is_named(message: str | None) -> None:
+    notes, exits, _ = said_at_the_end([[0, 1, 100], [0, 2, 7]], WORDS, message)
+    assert notes == [
+        "gpu2: its pod was ended before it could say how much it printed; see railweld-bridge logs 7"
+    ]
+    assert [row[0] for row in exits[0]["printed"]] == [0, 0]
+
+
+def test_what_a_node_could_not_write_to_its_own_file_is_said() -> None:
+    words = '{"printed": [100, 0], "unwritten": 40}'
+    notes, exits, _ = said_at_the_end([[0, 1, 100]], words, words, streams=1)
+    assert notes == ["gpu2: 40 bytes are not in its own file; see railweld-bridge logs 7"]
+    assert [row[0] for row in exits[0]["printed"]] == [0, 0]
+
+
+def test_last_words_of_a_pod_that_is_gone_at_once_are_kept() -> None:
+    run = made(World(), Server(None))
+    gang(run, "Running", "Running")
+    run.view()
+    ended = {"exitCode": 0, "message": WORDS}
+    status = {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": ended}}]}
+    run._mirror._apply("pods", ending(1, status), deleted=True)
+    assert run._mirror.printed[KEY] == {1: (100, 7, 0)}

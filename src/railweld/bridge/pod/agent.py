@@ -37,8 +37,12 @@ REQUEUE_SECONDS = 60.0
 SOCKET = "agent.sock"
 HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-#: After the body: how long output may wait without progress for a daemon or a file.
+#: After the body: how long output may wait without progress for a file that cannot be written,
 DRAIN_SECONDS = 120.0
+#: and for a daemon or a batch step that is away: Slurm keeps the node for the job meanwhile.
+AWAY_SECONDS = 3600.0
+#: Where Kubernetes takes the last words of a container from.
+LAST_WORDS = Path("/dev/termination-log")
 #: After a SIGTERM: how long before the kubelet's SIGKILL the agent ends by itself.
 KILL_MARGIN_SECONDS = 1.0
 #: Signals wait so long for a script that has just started to say what it does with them.
@@ -151,6 +155,7 @@ class Agent:
         self._open_pipes = 0
         #: This node's own files, by stream, of a job whose nodes are too many to stream from.
         self._files: dict[int, int] = {}
+        self._unwritten = 0
         self.scratch = Path(tempfile.mkdtemp(prefix="railweld-"))
 
     # -- the body ----------------------------------------------------------------------------
@@ -256,8 +261,10 @@ class Agent:
     def _keep(self, stream: int, data: bytes) -> None:
         """Output on its way to the user's file, and to the node's own."""
         if stream in self._files:
-            with contextlib.suppress(OSError):
+            try:
                 _write_all(self._files[stream], data)
+            except OSError:
+                self._unwritten += len(data)
         self.spools[stream].append(data)
         self._more.set()
 
@@ -474,9 +481,11 @@ class Agent:
             for stream in self.sent:
                 self.taken[stream] = self.sent[stream] = int(content.get(str(stream), 0))
             self.shown = self.wanted = True
+            self._progress = time.monotonic()
             self._more.set()
         elif operation == "hide":
             self.shown = False
+            self._progress = time.monotonic()
             self.wanted = not content.get("never", False)
         elif operation == "written":
             stream = int(content.get("stream", 0))
@@ -523,6 +532,7 @@ class Agent:
             if not self.ending:
                 await self._work()
             await self._drain()
+            self._say_last_words()
         finally:
             hub.cancel()
             deliverer.cancel()
@@ -639,13 +649,24 @@ class Agent:
         while any(self.taken[s] < spool.end for s, spool in self.spools.items()):
             if not self.wanted:
                 return
+            patience = DRAIN_SECONDS if self.shown else AWAY_SECONDS
             if time.monotonic() > min(
-                self._progress + DRAIN_SECONDS, self._killed_at - KILL_MARGIN_SECONDS
+                self._progress + patience, self._killed_at - KILL_MARGIN_SECONDS
             ):
                 return
             await asyncio.sleep(0.02)
         # One turn of the loop for the last report to leave.
         await asyncio.sleep(0.01)
+
+    def _say_last_words(self) -> None:
+        """How much there was, in the pod's status: the daemon says what of it has not arrived."""
+        words = {
+            "printed": [self.spools[stream].end for stream in (STDOUT, STDERR)],
+            "unwritten": self._unwritten,
+        }
+        with contextlib.suppress(OSError):
+            if LAST_WORDS.exists():
+                LAST_WORDS.write_text(json.dumps(words))
 
 
 def shortages(rdma: Path = RDMA, shared: Path = SHARED_MEMORY) -> list[str]:
