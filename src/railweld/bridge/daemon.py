@@ -490,9 +490,10 @@ class Bridge:
             elif outcome.infrastructure:
                 kind = "infrastructure"
             self.finished[kind] = self.finished.get(kind, 0) + 1
-            await self._requeue(run, outcome)
+            with contextlib.suppress(SlurmUnknownError):
+                await self.put_back(run, outcome)
             if run.session is not None:
-                if outcome.status != 0:
+                if outcome.status != 0 and outcome.text != run.explained:
                     run.session.note(outcome.text)
                 with contextlib.suppress(OSError):
                     await run.session.exit(outcome.status)
@@ -508,24 +509,27 @@ class Bridge:
                 self._done.add(run.key)
                 self.runs.pop(run.key, None)
 
-    async def _requeue(self, run: Run, outcome: Outcome) -> None:
-        """Another attempt for a job that the cluster failed, if it may be requeued."""
-        job = (self._jobs or {}).get(run.key.job_id)
-        if (
-            not outcome.again
-            or job is None
-            or not job.requeue
-            or not job.active
-            or job.restart != run.key.restart
-            or run.key.restart >= self.config.requeues
-        ):
+    async def put_back(self, run: Run, outcome: Outcome) -> None:
+        """Another attempt for a job that the cluster failed, if it may be requeued.
+
+        Raises:
+            SlurmUnknownError: whether it may be is not known now.
+        """
+        key = run.key
+        if run.put_back or not outcome.again or key.restart >= self.config.requeues:
+            return
+        if await self.has_ended(key, time.monotonic()):
+            return
+        job = (self._jobs or {}).get(key.job_id)
+        if job is None or not job.requeue:
             return
         try:
-            await self.slurm.requeue(run.key.job_id)
+            await self.slurm.requeue(key.job_id)
         except SlurmUnknownError as error:
-            _log.warning("cannot requeue", extra={"run": str(run.key), "error": str(error)})
+            _log.warning("cannot requeue", extra={"run": str(key), "error": str(error)})
             return
-        _log.info("requeued", extra={"run": str(run.key), "why": outcome.text})
+        run.put_back = True
+        _log.info("requeued", extra={"run": str(key), "why": outcome.text})
         if run.session is not None:
             run.session.note("the job is put back into the queue")
 

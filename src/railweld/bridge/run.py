@@ -90,6 +90,9 @@ class World(Protocol):
     def requeue(self, run: Run, agent: Agent) -> None:
         """A job asks to be requeued, from inside."""
 
+    async def put_back(self, run: Run, outcome: Outcome) -> None:
+        """Another attempt for a run, if it may have one; raises SlurmUnknownError."""
+
     def commented(self, key: Key, text: str) -> None:
         """Say in AdminComment what the job is doing."""
 
@@ -141,6 +144,9 @@ class Run:
         self._terms: list[int | None] = []
         self._judging: asyncio.Task[None] | None = None
         self.created = False
+        #: Whether Slurm was asked to run the job again, and what its user was told of the reason.
+        self.put_back = False
+        self.explained = ""
         self.cancelled = False
         self.decision = Decision(Act.WAIT, State.UNKNOWN)
         self._decided: Outcome | None = None
@@ -755,6 +761,7 @@ class Run:
                     {"metadata": {"annotations": note, "uid": objects.job.uid}},
                     content="application/merge-patch+json",
                 )
+            await self._put_back(outcome)
             await self._kube.request(
                 "DELETE",
                 path,
@@ -769,6 +776,22 @@ class Run:
         except KubeRefusedError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
+
+    async def _put_back(self, outcome: Outcome) -> None:
+        """Ask for another attempt while the Job is there.
+
+        Afterwards nothing tells a daemon that starts anew that there is to be one. Slurm starts it
+        only when the epilogs have seen the pods go.
+        """
+        if not outcome.again:
+            return
+        if self.session is not None and outcome.text != self.explained:
+            self.session.note(outcome.text)
+            self.explained = outcome.text
+        try:
+            await self._world.put_back(self, outcome)
+        except SlurmUnknownError as error:
+            raise KubeUnknownError(f"nothing is deleted before Slurm answers: {error}") from error
 
     async def _end_orphans(self) -> None:
         """Delete what a Job has left that was taken away without its objects."""

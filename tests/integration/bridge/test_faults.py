@@ -132,6 +132,36 @@ def test_a_crash_at_each_write_of_a_cancellation_leaves_no_pod(
     assert step >= 1
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_at_each_write_after_an_eviction_still_puts_the_job_back(
+    world: World, proxy: Proxy, moment: str
+) -> None:
+    """The daemon is away until nothing is left that could tell it why the run ended."""
+    step = 0
+    while True:
+        job = world.slurm.script(ONCE, "-w", "gpu1,gpu2", "-N2")
+        wait_for(lambda j=job: world.output(j).count("run 0\n") == 2)
+        reached = _crash_at(world, proxy, step, moment)
+        evict(world, world.pods(job)[1]["metadata"]["name"])
+        wait_for(lambda at=reached, j=job: at.is_set() or world.slurm.state(j) == "COMPLETED")
+        if reached.is_set():
+            wait_for(lambda j=job: not _deleting(world, j))
+            world.start_daemon()
+        world.slurm.wait_state(job, "COMPLETED")
+        assert world.output(job).count("run 1\n") == 2
+        assert world.slurm.job(job)["Restarts"] == "1"
+        if not reached.is_set():
+            break
+        step += 1
+    # Why, on the Job, and its deletion; then what the second run needs.
+    assert step >= 4
+
+
+def _deleting(world: World, job: int) -> bool:
+    found = [*world.objects("jobs", job), *world.objects("pods", job)]
+    return any("deletionTimestamp" in each["metadata"] for each in found)
+
+
 def _crash_at(world: World, proxy: Proxy, step: int, moment: str) -> threading.Event:
     """Kill the daemon at a write of it; returns what is set then."""
     reached, writes = threading.Event(), [0]

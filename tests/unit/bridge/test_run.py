@@ -157,6 +157,17 @@ class World:
         self.faults = 0
         #: Of has_ended, one after the other; the last one stays.
         self.answers: list[bool | None] = [False]
+        #: What came of being asked for another attempt, likewise.
+        self.attempts: list[Exception | None] = [None]
+        self.server: Server | None = None
+
+    async def put_back(self, run: Run, outcome: Outcome) -> None:
+        answer = self.attempts.pop(0) if len(self.attempts) > 1 else self.attempts[0]
+        assert self.server is not None
+        self.server.written.append(("REQUEUE", outcome.text, answer))
+        if answer is not None:
+            raise answer
+        run.put_back = True
 
     async def has_ended(self, _key: Key, _since: float) -> bool:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -567,3 +578,23 @@ def test_last_words_of_a_pod_that_is_gone_at_once_are_kept() -> None:
     status = {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": ended}}]}
     run._mirror._apply("pods", ending(1, status), deleted=True)
     assert run._mirror.printed[KEY] == {1: (100, 7, 0)}
+
+
+def test_another_attempt_is_asked_for_before_the_job_is_deleted() -> None:
+    """And nothing is deleted while slurmctld does not answer."""
+
+    async def play() -> None:
+        world, server = World(), Server(None)
+        world.server = server
+        silence = SlurmUnknownError("no answer")
+        world.attempts = [silence, silence, None]
+        async with running(world, server) as (run, _):
+            status = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+            run._mirror._store("pods", ending(1, status), deleted=False)
+            run.wake()
+            await until(lambda: run._decided)
+        steps = [method for method, _, _ in server.written]
+        assert steps == ["PATCH", "REQUEUE", "PATCH", "REQUEUE", "PATCH", "REQUEUE", "DELETE"]
+        assert "low on memory" in server.written[1][1]
+
+    asyncio.run(play())
