@@ -136,7 +136,8 @@ def read_printed(text: str | None) -> Printed | None:
     """The last words of an agent; bodies of the same user can put others in their place."""
     try:
         said = json.loads(text or "")
-        found = Printed(*said["printed"], said["unwritten"])
+        stdout, stderr = said["printed"]
+        found = Printed(stdout, stderr, said["unwritten"])
     except (ValueError, KeyError, TypeError):
         return None
     return found if all(isinstance(each, int) and each >= 0 for each in found) else None

@@ -426,17 +426,21 @@ class Run:
             except KubeUnknownError as error:
                 _log.warning("waiting", extra={"run": str(self.key), "error": str(error)})
                 if attempt >= PATIENCE:
-                    self._say_trouble(f"Kubernetes does not do what it is asked to: {error}")
+                    self._say_trouble(f"this takes long: {error}")
             except KubeRefusedError as error:
                 _log.warning("refused", extra={"run": str(self.key), "error": str(error)})
                 self._say_trouble(f"Kubernetes refuses what ends the job: {error}")
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a run without a driver holds its nodes for ever
                 _log.exception("fault", extra={"run": str(self.key)})
                 self._world.faulted(self.key)
                 self._say_trouble(f"a fault of the bridge: {error!r}; see journalctl -u bridged")
             else:
                 if outcome is not None:
-                    self._account()
+                    try:
+                        self._account()
+                    except Exception:  # noqa: BLE001 - the nodes are free: no reason to hold them
+                        _log.exception("fault", extra={"run": str(self.key)})
+                        self._world.faulted(self.key)
                     self._mirror.printed.pop(self.key, None)
                     self.outcome = outcome
                     if self._judging is not None:
@@ -485,7 +489,9 @@ class Run:
         for rank in sorted(ran | self._printed.keys()):
             host, printed = self._host(rank), self._printed.get(rank)
             if printed is None:
-                lines.append(f"{host}: its pod was ended before it could say how much it printed")
+                lines.append(
+                    f"{host}: lines may be missing at the end: its pod left no word of them"
+                )
             elif not self._is_shown(rank):
                 if printed.unwritten:
                     lines.append(f"{host}: {printed.unwritten} bytes are not in its own file")
@@ -494,7 +500,9 @@ class Run:
                     session.printed.append((rank, stream, count, host))
                     late += max(count - session.written.get((rank, stream), 0), 0)
         if late:
-            self._world.commented(self.key, f"{late} bytes of output were not in its file at the end")
+            self._world.commented(
+                self.key, f"{late} bytes of output were not in its file at the end"
+            )
         if late or lines:
             extra = {"run": str(self.key), "late": late, "why": "; ".join(lines)}
             _log.warning("output is not complete", extra=extra)

@@ -295,7 +295,9 @@ def test_a_signal_while_the_daemon_is_away_arrives_once_on_every_node(world: Wor
 def test_sigterm_while_the_daemon_is_away_ends_only_what_slurm_ends(world: World) -> None:
     """Nothing is made for these jobs yet."""
     world.stop_daemon("KILL")
-    text = "#!/bin/bash\ntrap 'saved=1' TERM\nuntil [ \"$saved\" ]; do sleep 0.1; done\necho saved\n"
+    text = (
+        "#!/bin/bash\ntrap 'saved=1' TERM\nuntil [ \"$saved\" ]; do sleep 0.1; done\necho saved\n"
+    )
     kept, ended = (world.slurm.script(text, "-w", node) for node in ("gpu1", "gpu2"))
     for job in (kept, ended):
         world.slurm.wait_state(job, "RUNNING")

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from railweld.bridge import hub as hubs
 from railweld.bridge.hub import Agent, Hub
 from railweld.bridge.observed import Printed, read_printed
+from railweld.bridge.pod import agent as agents
 from railweld.bridge.pod import wire
 from railweld.bridge.pod.agent import Spool, empty, shortages
 
@@ -30,9 +32,10 @@ def program(**constants: Any) -> str:
     """What starts an agent, with other constants than its own."""
     lines = "".join(f"agent.{name} = {value!r}\n" for name, value in constants.items())
     return (
-        "import sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
+        "import os, sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
         f"from railweld.bridge.pod import agent\n{lines}folder = pathlib.Path(sys.argv[2])\n"
-        "agent.LAST_WORDS = folder / 'last-words'\nsys.exit(agent.start(folder))\n"
+        "agent.LAST_WORDS = folder / ('last-words' + os.environ['JOB_COMPLETION_INDEX'])\n"
+        "sys.exit(agent.start(folder))\n"
     )
 
 
@@ -292,15 +295,34 @@ def test_a_pod_that_waited_long_enough_says_how_much_it_has_printed(tmp_path: Pa
         crew = Crew(1)
         text = "touch up; while [ ! -e on ]; do sleep 0.05; done; seq 1 1000; exit 3"
         where = folder(tmp_path, text, 1)
-        (where / "last-words").touch()
+        (where / "last-words0").touch()
         async with hub(crew) as (_, port):
             process = await agent(where, 0, port, start=program(AWAY_SECONDS=0.1))
             await until((tmp_path / "up").exists)
         await until(lambda: not crew.agents)
         (tmp_path / "on").touch()
         assert await process.wait() == 3
-        words = (where / "last-words").read_text()
+        words = (where / "last-words0").read_text()
         assert read_printed(words) == Printed(sum(len(f"{n}\n") for n in range(1, 1001)), 0, 0)
+
+    asyncio.run(play())
+
+
+def test_a_silent_body_keeps_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub hangs up on silence; agents speak though the body does not."""
+    assert agents.REPORT_SECONDS * 2 < hubs.SILENCE_SECONDS
+    monkeypatch.setattr("railweld.bridge.hub.SILENCE_SECONDS", 1.0)
+
+    async def play() -> None:
+        crew = Crew(1)
+        async with hub(crew) as (_, port):
+            where = folder(tmp_path, "sleep 3; echo up", 1)
+            process = await agent(where, 0, port, start=program(REPORT_SECONDS=0.2))
+            assert await process.wait() == 0
+        assert [state for _, state in crew.states].count("ready") == 1
+        assert crew.output == {0: b"up\n"}
 
     asyncio.run(play())
 
@@ -339,14 +361,17 @@ def test_a_termination_reaches_the_body_and_its_last_words_the_reader(tmp_path: 
     asyncio.run(play())
 
 
-def test_each_signal_comes_once_and_not_before_the_script_is_ready_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_signal_comes_once_and_not_before_the_script_is_ready_for_it(
+    tmp_path: Path, python: str
+) -> None:
     async def play() -> None:
         crew = Crew(2)
         traps = "trap 'echo got 1' USR1; sleep 0.5; trap 'echo got 2' USR2"
         text = f"sleep 1; {traps}; until [ -e on ]; do sleep 0.05; done"
         where = folder(tmp_path, text, 2)
         async with hub(crew) as (_, port):
-            first = await agent(where, 0, port)
+            first = await agent(where, 0, port, python)
             await until(lambda: crew.agents)
             # Nothing runs yet, and the daemon says it again after a restart.
             for number in (1, 1, 2):
@@ -445,6 +470,8 @@ def test_a_node_that_is_not_streamed_keeps_its_output_beside_the_users_file(
         # Of an earlier run, and another's.
         (tmp_path / "out.txt.n1").write_text("before\n")
         (tmp_path / "out.txt.n2").symlink_to(tmp_path / "elsewhere")
+        for rank in (1, 2):
+            (tmp_path / f"last-words{rank}").touch()
         async with hub(crew) as (_, port):
             pods = [await agent(where, rank, port) for rank in range(3)]
             # Where its file cannot be written the body is none the worse.
@@ -452,6 +479,9 @@ def test_a_node_that_is_not_streamed_keeps_its_output_beside_the_users_file(
 
     asyncio.run(play())
     assert (tmp_path / "out.txt.n1").read_text() == "before\nout 1\n"
+    # It says how much of it is missing: the error file of each, the output of one.
+    unwritten = [read_printed((tmp_path / f"last-words{rank}").read_text()) for rank in (1, 2)]
+    assert unwritten == [Printed(6, 6, 6), Printed(6, 6, 12)]
     assert not (tmp_path / "out.txt.n0").exists()
     assert not (tmp_path / "elsewhere").exists()
 

@@ -135,7 +135,9 @@ def test_a_disk_that_stays_full_is_said_and_the_status_is_kept(tmp_path: Path) -
     """Of many nodes too: the daemon's last word is heard though all that came is still here."""
     nodes = range(16)
     pieces = [
-        wire.frame(wire.DATA, wire.output(wire.Output(node, 1, offset, b"x" * (wire.CHUNK - 1) + b"\n")))
+        wire.frame(
+            wire.DATA, wire.output(wire.Output(node, 1, offset, b"x" * (wire.CHUNK - 1) + b"\n"))
+        )
         for node in nodes
         for offset in range(0, wire.WINDOW, wire.CHUNK)
     ]

@@ -475,6 +475,7 @@ def test_agents_that_connect_later_get_the_signals_too() -> None:
             gang(run, "Running", "Running")
             first = Pod(0, port)
             await first.connect(counts=True)
+            await until(lambda: run.agents)
             run.signal("USR1", 1)
             run.signal("USR2", 2)
             # Of a client of an earlier release: it would be sent to some of them twice.
@@ -545,9 +546,7 @@ WORDS = '{"printed": [100, 7], "unwritten": 0}'
 
 
 def test_the_batch_step_is_told_how_much_there_was_to_write() -> None:
-    notes, exits, comments = said_at_the_end(
-        [[0, 1, 100], [0, 2, 7], [1, 1, 90]], WORDS, WORDS
-    )
+    notes, exits, comments = said_at_the_end([[0, 1, 100], [0, 2, 7], [1, 1, 90]], WORDS, WORDS)
     assert notes == []
     rows = [[0, 1, 100, "gpu1"], [0, 2, 7, "gpu1"], [1, 1, 100, "gpu2"], [1, 2, 7, "gpu2"]]
     assert exits == [{"event": "exit", "status": 0, "printed": rows}]
@@ -557,9 +556,8 @@ def test_the_batch_step_is_told_how_much_there_was_to_write() -> None:
 @pytest.mark.parametrize("message", [None, "", "the body's own words", '{"printed": [1]}'])
 def test_a_pod_without_last_words_is_named(message: str | None) -> None:
     notes, exits, _ = said_at_the_end([[0, 1, 100], [0, 2, 7]], WORDS, message)
-    assert notes == [
-        "gpu2: its pod was ended before it could say how much it printed; see railweld-bridge logs 7"
-    ]
+    said = "gpu2: lines may be missing at the end: its pod left no word of them"
+    assert notes == [f"{said}; see railweld-bridge logs 7"]
     assert [row[0] for row in exits[0]["printed"]] == [0, 0]
 
 

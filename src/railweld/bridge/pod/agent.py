@@ -278,6 +278,8 @@ class Agent:
                 self._files[stream] = os.open(f"{path}.{node}", flags, 0o666 & ~umask)
             except OSError as error:
                 _log(f"bridge: {path}.{node}: {error.strerror}; see railweld-bridge logs")
+                # Every write fails then, and is counted.
+                self._files[stream] = -1
 
     def _close(self, end: int) -> None:
         asyncio.get_running_loop().remove_reader(end)
