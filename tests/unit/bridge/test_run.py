@@ -596,3 +596,19 @@ def test_another_attempt_is_asked_for_before_the_job_is_deleted() -> None:
         assert "low on memory" in server.written[1][1]
 
     asyncio.run(play())
+
+
+def test_a_user_whose_pods_start_in_an_outage_is_told_once() -> None:
+    async def play() -> None:
+        notes: list[str] = []
+        async with driven(World(), Server(None)) as (run, _):
+            gang(run, "Pending", "Pending")
+            run.session = cast("Any", SimpleNamespace(note=notes.append))
+            run._mirror._set_live("pods", False)
+            for _look in range(3):
+                await until(lambda: not run._changed.is_set())
+                run.wake()
+            await until(lambda: notes and not run._changed.is_set())
+            assert notes == ["the Kubernetes API does not answer"]
+
+    asyncio.run(play())
