@@ -123,11 +123,14 @@ def followed(tmp_path: Path, stdout: int, data: bytes) -> subprocess.CompletedPr
             text=True,
             env={"SLURM_JOB_ID": "7"},
         )
-        link, _ = listener.accept()
-        with link:
-            link.settimeout(30)
-            link.sendall(data)
-            _, said = process.communicate(timeout=30)
+        try:
+            link, _ = listener.accept()
+            with link:
+                link.settimeout(30)
+                link.sendall(data)
+                _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, "", said)
 
 
