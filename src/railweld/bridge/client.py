@@ -35,8 +35,9 @@ OUTPUT = struct.Struct("!IBQ")
 LIMIT = 2 * 1024 * 1024
 #: A job's script and arguments have to fit into a Secret of 1 MiB with everything else.
 SCRIPT_LIMIT = 900 * 1024
-#: Unwritten output that is kept here while the file cannot be written.
-PENDING_LIMIT = 1024 * 1024
+#: Unwritten output that is kept here while the file cannot be written. Pods send no more than a
+#: window each that is not written; a limit that they reach would leave the daemon's words unread.
+PENDING_LIMIT = 64 * 1024 * 1024
 #: A line that has no end yet is shown after so many bytes, or after so many seconds.
 LINE_LIMIT = 64 * 1024
 LINE_SECONDS = 2.0
@@ -47,6 +48,10 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 PATIENCE_SECONDS = 10.0
 EPILOG_SECONDS = 1800.0
 
+#: So many of the last signals are kept for a daemon that comes back.
+SIGNALS = 64
+#: Slurm sends SIGCONT and SIGTERM to a job that it ends, one right after the other.
+TOGETHER_SECONDS = 2.0
 RELAYED = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "WINCH", "URG")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)
 
@@ -182,8 +187,13 @@ class Client:
         self.streams: dict[tuple[int, int], Stream] = {}
         self.labels: dict[str, str] | None = None
         self.created: str | None = None
-        self.terminated = False
-        self.unsent: list[str] = []
+        #: When a SIGTERM came, and a SIGCONT: Slurm sends both to a job that it ends.
+        self.terminated_at: float | None = None
+        self.continued_at: float | None = None
+        #: Signals by number, for all daemons that come; the last that this one was told.
+        self.caught: list[tuple[int, str]] = []
+        self.number = 0
+        self.told_number = 0
         self.exit: dict[str, Any] | None = None
         self.acknowledged: dict[tuple[int, int], int] = {}
         self.wakeup = -1
@@ -196,7 +206,7 @@ class Client:
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for name in (*RELAYED, "TERM", "TSTP"):
+        for name in (*RELAYED, "TERM", "TSTP", "CONT"):
             signal.signal(getattr(signal, f"SIG{name}"), lambda *_: None)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self.wakeup = reader
@@ -209,12 +219,27 @@ class Client:
             return
         for number in numbers:
             name = signal.Signals(number).name[3:]
-            if name == "TERM":
-                self.terminated = True
-            elif name == "TSTP":
+            if name == "CONT":
+                self.continued_at = time.monotonic()
+                continue
+            if name == "TSTP":
                 say("this job cannot be suspended: its pods run on (use scontrol requeue)")
                 continue
-            self.unsent.append(name)
+            if name == "TERM":
+                self.terminated_at = time.monotonic()
+            self.number += 1
+            self.caught.append((self.number, name))
+            del self.caught[:-SIGNALS]
+
+    @property
+    def ended(self) -> bool:
+        """Whether Slurm ends the job, as far as it shows here; the daemon asks slurmctld.
+
+        A SIGTERM alone is one that somebody asked for, as `--signal=B:TERM@600` does.
+        """
+        if self.terminated_at is None or self.continued_at is None:
+            return False
+        return abs(self.terminated_at - self.continued_at) < TOGETHER_SECONDS
 
     # -- connection --------------------------------------------------------------------------
 
@@ -235,7 +260,7 @@ class Client:
                 reason = error
             self.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
             attempt += 1
-            if self.terminated and self.created is None:
+            if self.ended and self.created is None:
                 # Nothing was made for this job, so there is nothing to wait for.
                 return False
             if not said and time.monotonic() - started > PATIENCE_SECONDS:
@@ -303,8 +328,8 @@ class Client:
             stream.offset = stream.written
             stream.line.clear()
         self.acknowledged = {key: stream.written for key, stream in self.streams.items()}
-        if self.terminated and "TERM" not in self.unsent:
-            self.unsent.append("TERM")
+        # A daemon that has just started knows of none, and the agents of all that they have got.
+        self.told_number = 0
 
     def receive(self) -> None:
         """Read what is there and handle whole frames."""
@@ -374,9 +399,10 @@ class Client:
         """Follow the job over one connection until it ended or the connection did."""
         self.attach()
         while self.exit is None:
-            while self.unsent:
-                self.send(control(op="signal", name=self.unsent[0]))
-                self.unsent.pop(0)
+            for number, name in list(self.caught):
+                if number > self.told_number:
+                    self.send(control(op="signal", name=name, number=number))
+                    self.told_number = number
             readers: list[Any] = [self.wakeup]
             if sum(len(sink.pending) for sink in self.sinks.values()) < PENDING_LIMIT:
                 readers.append(self.socket)
@@ -411,13 +437,20 @@ class Client:
         """Write the last lines, or say how much could not be written."""
         for stream in self.streams.values():
             stream.end()
-        end = time.monotonic() + (5 if self.terminated else FLUSH_SECONDS)
+        found = self.exit or {}
+        end = time.monotonic() + (5 if found.get("status", 0) < 0 else FLUSH_SECONDS)
         for sink in self.sinks.values():
             while not sink.flush(time.monotonic()) and time.monotonic() < end:
                 time.sleep(0.5)
         lost = sum(len(sink.pending) for sink in self.sinks.values())
+        where = "the pods' own logs have it: railweld-bridge logs " + os.environ["SLURM_JOB_ID"]
         if lost or any(sink.broken for sink in self.sinks.values()):
-            say(f"output is not complete ({lost} bytes): the pods' own logs have it")
+            say(f"output is not complete ({lost} bytes): {where}")
+        for node, number, count, host in found.get("printed") or ():
+            known = self.streams.get((node, number))
+            lost = count - (known.offset if known else 0)
+            if lost > 0:
+                say(f"{host}: {lost} bytes of output did not arrive: {where} {host}")
 
 
 def fail(text: str) -> int:

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import fcntl
 import grp
+import itertools
 import logging
 import math
 import os
@@ -175,6 +176,8 @@ class Bridge:
         self.renewal = Renewal(kube, kube.token_file) if kube.token_file else None
         self.hub_port = 0
         self.finished: dict[str, int] = {}
+        #: Faults of the bridge itself in following runs, for the metrics.
+        self.faults = 0
         self.started_at = time.time()
 
     # -- life --------------------------------------------------------------------------------
@@ -252,6 +255,16 @@ class Bridge:
         """
         return {rank: self.lost[host] for rank, host in enumerate(hosts) if host in self.lost}
 
+    async def has_ended(self, key: Key, since: float) -> bool:
+        """Whether Slurm has ended a run, by an answer that was asked for after a moment.
+
+        Raises:
+            SlurmUnknownError: slurmctld does not answer.
+        """
+        self._take_jobs(await self.slurm.jobs(newer_than=since))
+        job = (self._jobs or {}).get(key.job_id)
+        return job is None or not job.active or job.restart != key.restart
+
     def time_limit(self, key: Key) -> float | None:
         """Seconds that Slurm gives a run, infinite without a limit; None while that is unknown."""
         job = (self._jobs or {}).get(key.job_id)
@@ -318,6 +331,11 @@ class Bridge:
         """Write AdminComment soon; only the last text of a run counts."""
         self._comments[key] = f"k8s={self.config.namespace}/{self._name(key)} {text}"[:400]
 
+    def faulted(self, key: Key) -> None:
+        """Count a fault of the bridge itself; its run goes on, and its log has the reason."""
+        del key
+        self.faults += 1
+
     def _name(self, key: Key) -> str:
         run = self.runs.get(key)
         return (run.name if run else None) or str(key)
@@ -364,6 +382,9 @@ class Bridge:
             yield API_SILENT
         elif not self.mirror.nodes_live:
             yield "the nodes cannot be watched"
+        for run in self.runs.values():
+            if run.trouble:
+                yield f"job {run.key}: {run.trouble}"
         if self._nodes_trouble:
             yield f"the states of nodes are not carried over: {self._nodes_trouble}"
         if self.renewal is not None and (problem := self.renewal.problem()):
@@ -640,9 +661,9 @@ class Bridge:
             elif outcome.infrastructure:
                 kind = "infrastructure"
             self.finished[kind] = self.finished.get(kind, 0) + 1
-            if run.session is not None and outcome.status != 0:
+            if run.session is not None and outcome.status != 0 and outcome.text != run.explained:
                 run.session.note(outcome.text)
-            await self._requeue(run, outcome)
+            await self._until_put_back(run, outcome)
             if run.session is not None:
                 with contextlib.suppress(OSError):
                     await run.session.exit(outcome.status)
@@ -659,43 +680,46 @@ class Bridge:
                 self.runs.pop(run.key, None)
             self._news.set()
 
-    async def _requeue(self, run: Run, outcome: Outcome) -> None:
+    async def put_back(self, run: Run, outcome: Outcome) -> None:
         """Another attempt for a job that the cluster failed, if it may be requeued.
 
-        The batch step is held meanwhile: once it has ended, the job has failed for good. So a
-        slurmctld that is silent is waited for; only one that answers can say that it will not.
+        A slurmctld that is silent is waited for; only one that answers can say that it will not.
+
+        Raises:
+            SlurmUnknownError: whether there is one is not known yet; to be asked again.
         """
-        if not outcome.again or run.key.restart >= self.config.requeues:
+        key = run.key
+        if run.put_back or not outcome.again or key.restart >= self.config.requeues:
             return
-        attempt, refusals, said = 0, 0, False
-        while refusals < REFUSALS:
+        try:
+            if await self.has_ended(key, time.monotonic()):
+                # By Slurm; or it was requeued, and the answer got lost.
+                return
+            job = (self._jobs or {}).get(key.job_id)
+            if job is None or not job.requeue:
+                return
+            run.requeues += 1
+            await self.slurm.requeue(key.job_id)
+        except SlurmUnknownError as error:
+            _log.warning("cannot requeue", extra={"run": str(key), "error": str(error)})
+            if run.requeues >= REFUSALS:
+                return
+            run.note_once("the job is to be put back into the queue; waiting for slurmctld")
+            raise
+        run.put_back = True
+        _log.info("requeued", extra={"run": str(key), "why": outcome.text})
+        if run.session is not None:
+            run.session.note("the job is put back into the queue")
+
+    async def _until_put_back(self, run: Run, outcome: Outcome) -> None:
+        """Hold the batch step until slurmctld has answered: once it ends, the job has failed."""
+        for attempt in itertools.count():
             try:
-                self._take_jobs(await self.slurm.jobs())
-            except SlurmUnknownError as error:
-                trouble = error
+                await self.put_back(run, outcome)
+            except SlurmUnknownError:
+                await asyncio.sleep(REQUEUE_PAUSES[min(attempt, len(REQUEUE_PAUSES) - 1)])
             else:
-                job = (self._jobs or {}).get(run.key.job_id)
-                if job is None or not job.active or job.restart != run.key.restart:
-                    # Ended by Slurm meanwhile; or it was requeued, and the answer got lost.
-                    return
-                if not job.requeue:
-                    return
-                try:
-                    await self.slurm.requeue(run.key.job_id)
-                except SlurmUnknownError as error:
-                    trouble = error
-                    refusals += 1
-                else:
-                    _log.info("requeued", extra={"run": str(run.key), "why": outcome.text})
-                    if run.session is not None:
-                        run.session.note("the job is put back into the queue")
-                    return
-            _log.warning("cannot requeue", extra={"run": str(run.key), "error": str(trouble)})
-            if not said and run.session is not None:
-                said = True
-                run.session.note("the job is to be put back into the queue; waiting for slurmctld")
-            await asyncio.sleep(REQUEUE_PAUSES[min(attempt, len(REQUEUE_PAUSES) - 1)])
-            attempt += 1
+                return
 
     def _on_nodes(self) -> None:
         self._nodes_changed.set()

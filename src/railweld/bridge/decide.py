@@ -71,7 +71,8 @@ class View:
         ready: ranks whose agent waits at the barrier.
         started: ranks whose body was started.
         settled: whether all pods that are left have ended, as living kubelets report.
-        waited: seconds since the Job was made, or since this daemon saw it first.
+        waited: seconds since the Job was made, or since this daemon saw it first, without those in
+            which the API server did not answer.
         start_limit: after so many the pods' start has failed.
         gated: whether pods wait to be placed by patches.
         obstacle: why pods are not made, in the words of the Job controller.

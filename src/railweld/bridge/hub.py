@@ -37,6 +37,8 @@ class Agent:
         self.status: int | None = None
         #: Whether it only waits for the leader's steps, and for the leader's end.
         self.idle = False
+        #: Whether it knows signals by their numbers, and takes each but once.
+        self.counts = False
         self._seal = seal
         self._writer = writer
 
@@ -48,6 +50,7 @@ class Agent:
         self.address = str(content.get("address", self.address))
         self.port = _number(content.get("port")) or self.port
         self.idle = bool(content.get("idle"))
+        self.counts = bool(content.get("counts"))
         self.state = str(content.get("state", self.state))
         self.status = _number(content.get("status"))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from railweld import names
 from railweld.bridge.kube import GONE, Kube, KubeRefusedError, KubeUnknownError
-from railweld.bridge.observed import JobView, Key, NodeView, PodView, key_of
+from railweld.bridge.observed import JobView, Key, NodeView, PodView, Printed, key_of
 from railweld.stack.objects import Manifest
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class Mirror:
         self._live: dict[str, bool] = dict.fromkeys(self._paths, False)
         self.runs: dict[Key, RunObjects] = {}
         self.nodes: dict[str, NodeView] = {}
+        #: Last words of pods, by rank, of runs that somebody follows; a pod may go with its own.
+        self.printed: dict[Key, dict[int, Printed]] = {}
         #: When a node was first seen unready, on the monotonic clock.
         self.unready: dict[str, float] = {}
         #: Hostnames that Slurm will not use until this bridge says so: their pods hold nothing up.
@@ -199,10 +201,13 @@ class Mirror:
         objects = self.runs.setdefault(key, RunObjects())
         if kind == "jobs":
             objects.job = None if deleted else JobView.of(manifest)
-        elif deleted:
-            objects.pods.pop(manifest["metadata"]["name"], None)
+            return key
+        pod = PodView.of(manifest)
+        if pod.printed is not None and key in self.printed:
+            self.printed[key][pod.index] = pod.printed
+        if deleted:
+            objects.pods.pop(pod.name, None)
         else:
-            pod = PodView.of(manifest)
             objects.pods[pod.name] = pod
         return key
 

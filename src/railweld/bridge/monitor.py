@@ -82,6 +82,7 @@ def _metrics(bridge: Bridge) -> Iterator[str]:
         yield from _family("railweld_bridge_token_seconds", "gauge", text, {(): seconds})
     for name, text, value in (
         ("agents", "Pods whose agent is connected.", bridge.hub.connected),
+        ("faults_total", "Faults of the bridge in following jobs.", bridge.faults),
         ("slurm_looks_total", "Answers of slurmctld.", bridge.slurm.looks),
         ("slurm_age_seconds", "Age of the last answer of slurmctld.", bridge.slurm_age()),
         ("kubernetes_live", "Whether the watches follow the API server.", int(bridge.mirror.live)),

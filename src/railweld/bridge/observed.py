@@ -123,6 +123,26 @@ def write_outcome(outcome: Outcome) -> str:
     return json.dumps(outcome._asdict())
 
 
+class Printed(NamedTuple):
+    """How much a pod has printed, in bytes."""
+
+    stdout: int
+    stderr: int
+    #: Of the node's own file: what could not be written.
+    unwritten: int
+
+
+def read_printed(text: str | None) -> Printed | None:
+    """The last words of an agent; bodies of the same user can put others in their place."""
+    try:
+        said = json.loads(text or "")
+        stdout, stderr = said["printed"]
+        found = Printed(stdout, stderr, said["unwritten"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if all(isinstance(each, int) and each >= 0 for each in found) else None
+
+
 @dataclass(frozen=True, slots=True)
 class PodView:
     """A pod of a Job."""
@@ -148,6 +168,8 @@ class PodView:
     reason: str
     #: Kubernetes ended the pod: eviction, preemption, a lost node.
     disrupted: str
+    #: What its agent said last; None for one that could not.
+    printed: Printed | None = None
 
     @property
     def terminal(self) -> bool:
@@ -209,6 +231,7 @@ class PodView:
             finished_at=str((ended or {}).get("finishedAt") or ""),
             reason=str((ended or {}).get("reason") or ""),
             disrupted=disrupted,
+            printed=read_printed((ended or {}).get("message")),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,9 +17,10 @@ from railweld.bridge.decide import Act, Decision, Slurm, State, View, decide
 from railweld.bridge.hub import Agent
 from railweld.bridge.kube import CONFLICT, NOT_FOUND, Kube, KubeRefusedError, KubeUnknownError
 from railweld.bridge.mirror import Mirror, label_selector
-from railweld.bridge.observed import JobView, Key, Outcome, PodView, write_outcome
+from railweld.bridge.observed import JobView, Key, Outcome, PodView, Printed, write_outcome
 from railweld.bridge.pod import wire
 from railweld.bridge.session import Session
+from railweld.bridge.slurm import SlurmUnknownError
 from railweld.stack.objects import Manifest
 
 _log = logging.getLogger(__name__)
@@ -26,9 +28,17 @@ _log = logging.getLogger(__name__)
 #: A run is looked at this often even if nothing seems to have changed.
 LOOK_SECONDS: Final = 5.0
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+#: Failed attempts before the user is told why it takes so long.
+PATIENCE: Final = 5
 #: Notes about waiting, at most this often.
 NOTE_SECONDS: Final = 15.0
 LABELLED: Final = 2
+#: So many nodes are named whose output is not complete.
+LOST_LINES: Final = 8
+#: A SIGTERM is passed on if slurmctld has not said by then why it was sent.
+TERM_SECONDS: Final = 5.0
+#: So many of the last signals are kept for agents that connect later.
+SIGNALS: Final = 64
 #: Pods that are not even made after so long are asked after.
 OBSTACLE_SECONDS: Final = 5.0
 
@@ -65,6 +75,9 @@ class World(Protocol):
     def time_limit(self, key: Key) -> float | None:
         """Seconds that Slurm gives a run, infinite without a limit; None while that is unknown."""
 
+    async def has_ended(self, key: Key, since: float) -> bool:
+        """Whether Slurm has ended a run, asked after a moment; raises SlurmUnknownError."""
+
     async def may_create(self) -> None:
         """Raise RunError while pods would not be placed as Slurm says."""
 
@@ -77,8 +90,14 @@ class World(Protocol):
     def requeue(self, run: Run, agent: Agent) -> None:
         """A job asks to be requeued, from inside."""
 
+    async def put_back(self, run: Run, outcome: Outcome) -> None:
+        """Another attempt for a run, if it may have one; raises SlurmUnknownError."""
+
     def commented(self, key: Key, text: str) -> None:
         """Say in AdminComment what the job is doing."""
+
+    def faulted(self, key: Key) -> None:
+        """Count a fault of the bridge itself."""
 
 
 class Run:
@@ -91,6 +110,9 @@ class Run:
         self._world = world
         self._changed = asyncio.Event()
         self._since = time.monotonic()
+        #: Seconds of waiting for pods; while the API server is silent it may be that they start.
+        self._waited = 0.0
+        self._looked: float | None = None
         self._failing_since: float | None = None
         self._over_since: float | None = None
         self._ran = False
@@ -99,6 +121,8 @@ class Run:
         self._obstacle = ""
         self._obstacle_at = 0.0
         self._noted = ("", 0.0)
+        #: Why the last step failed; empty if it did not.
+        self.trouble = ""
         self._secret_key: bytes | None = None
         self._request: tuple[render.Facts, render.Request, Manifest] | None = None
         self._complete = False
@@ -109,7 +133,23 @@ class Run:
         self.agents: dict[int, Agent] = {}
         #: Pods whose body was started, by rank: their agents' connections may come and go.
         self._bodies: dict[int, str] = {}
+        #: What each rank's agent said last, and ranks whose pod has ended.
+        self._printed: dict[int, Printed] = mirror.printed.setdefault(key, {})
+        self._exited: set[int] = set()
+        #: Where each rank is reached, also while its agent is away.
+        self._addresses: dict[int, tuple[str, int]] = {}
+        #: What the batch step was sent, by number; agents that connect later get it too.
+        self._signals: dict[int, str] = {}
+        #: SIGTERMs of which is not known yet whether they are Slurm's end of the job.
+        self._terms: list[int | None] = []
+        self._judging: asyncio.Task[None] | None = None
         self.created = False
+        #: Whether Slurm was asked to run the job again, and what its user was told of the reason.
+        self.put_back = False
+        self.explained = ""
+        #: How often slurmctld was told to, and what the user was told of that once.
+        self.requeues = 0
+        self._told: set[str] = set()
         self.cancelled = False
         self.decision = Decision(Act.WAIT, State.UNKNOWN)
         self._decided: Outcome | None = None
@@ -154,14 +194,64 @@ class Run:
                 agent.send(op="hide")
             self.wake()
 
-    def signal(self, name: str) -> None:
-        """The batch step got a signal."""
-        if name == "TERM":
-            self.cancelled = True
-            self.wake()
+    def signal(self, name: str, number: Any = None) -> None:
+        """The batch step got a signal; its client says each again when it comes back."""
+        known = number if isinstance(number, int) and number > 0 else None
+        if name != "TERM":
+            self._relay(name, known)
             return
+        self._terms.append(known)
+        if self._judging is None:
+            self._judging = asyncio.ensure_future(self._judge())
+
+    def _relay(self, name: str, number: int | None) -> None:
+        """Pass a signal to the bodies: each gets it once, those that are not there yet later."""
+        if number is not None:
+            self._signals[number] = name
+            for old in sorted(self._signals)[:-SIGNALS]:
+                del self._signals[old]
         for agent in self.agents.values():
-            agent.send(op="signal", name=name)
+            agent.send(op="signal", name=name, number=number)
+
+    async def _judge(self) -> None:
+        """Tell a SIGTERM that somebody asked for from the one with which Slurm ends a job.
+
+        Slurm marks a job as ended before it sends that, so one look is enough. Where slurmctld does
+        not answer soon the bodies get the signal meanwhile, which is no harm to those that are
+        ended anyway; Slurm has patience for KillWait.
+        """
+        asking: asyncio.Future[bool] | None = None
+        try:
+            while self._terms:
+                terms = list(self._terms)
+                asking = asyncio.ensure_future(self._has_ended(time.monotonic()))
+                answered, _ = await asyncio.wait({asking}, timeout=TERM_SECONDS)
+                if not answered or not asking.result():
+                    for number in terms:
+                        self._relay("TERM", number)
+                if await asking:
+                    self.cancelled = True
+                    self.wake()
+                    return
+                del self._terms[: len(terms)]
+        finally:
+            self._judging = None
+            if asking is not None:
+                asking.cancel()
+
+    async def _has_ended(self, since: float) -> bool:
+        while True:
+            try:
+                return await self._world.has_ended(self.key, since)
+            except SlurmUnknownError as error:
+                _log.warning("why SIGTERM?", extra={"run": str(self.key), "error": str(error)})
+                await asyncio.sleep(PAUSES[2])
+
+    def note_once(self, text: str) -> None:
+        """A line in the job's output, if it is not there yet."""
+        if self.session is not None and text not in self._told:
+            self._told.add(text)
+            self.session.note(text)
 
     def written(self, rows: list[Any]) -> None:
         """The client wrote output to the file: its agents may forget it."""
@@ -184,6 +274,9 @@ class Run:
             return
         self.agents[agent.rank] = agent
         self._show(agent)
+        if agent.counts:
+            for number, name in sorted(self._signals.items()):
+                agent.send(op="signal", name=name, number=number)
         self._end_idle()
         self.wake()
 
@@ -262,6 +355,14 @@ class Run:
 
     # -- the loop ----------------------------------------------------------------------------
 
+    def _count_waiting(self) -> float:
+        """Seconds since the Job was made, as far as it is known what happened in them."""
+        now = time.monotonic()
+        if self._looked is not None:
+            self._waited += now - self._looked
+        self._looked = now if self._mirror.live else None
+        return self._waited
+
     def view(self) -> View:
         """Everything that the next decision rests on."""
         objects = self._mirror.of(self.key)
@@ -273,14 +374,24 @@ class Run:
             self.hosts = job.hosts
             if job.finished and self._over_since is None:
                 self._over_since = time.monotonic()
+        for pod in objects.pods.values():
+            if pod.exit_code is not None:
+                self._exited.add(pod.index)
+            if pod.printed is not None:
+                self._printed[pod.index] = pod.printed
         settings = self._world.settings()
         uids = {pod.index: pod.uid for pod in objects.pods.values()}
         agents = {
             rank: agent for rank, agent in self.agents.items() if uids.get(rank) == agent.pod_uid
         }
         for rank, agent in agents.items():
-            if agent.state != "ready":
+            if agent.state == "ready":
+                # The order to start it may have been lost with a connection.
+                self._bodies.pop(rank, None)
+            else:
                 self._bodies[rank] = agent.pod_uid
+            if agent.address:
+                self._addresses[rank] = (agent.address, agent.port)
         started = {rank for rank, uid in self._bodies.items() if uids.get(rank) == uid} | {
             pod.index for pod in objects.pods.values() if pod.terminal
         }
@@ -298,7 +409,7 @@ class Run:
             ready={rank for rank, agent in agents.items() if agent.state == "ready"},
             started=started,
             settled=self._mirror.settled(objects.pods),
-            waited=time.monotonic() - self._since,
+            waited=self._count_waiting(),
             start_limit=settings.start_limit,
             gated=settings.gated,
             obstacle=self._obstacle,
@@ -311,39 +422,109 @@ class Run:
         )
 
     async def drive(self) -> Outcome:
-        """Bring the run to its end; returns how it ended once nothing of it is left."""
+        """Bring the run to its end; returns how it ended once nothing of it is left.
+
+        Whatever goes wrong, it goes on from what is observed: nobody else would end the pods, and
+        Slurm's epilog waits for them.
+        """
         attempt = 0
         while True:
             self._changed.clear()
-            decision = decide(self.view())
-            self._note(decision)
             try:
-                if decision.act is Act.FINISH and await self._is_gone():
-                    outcome = decision.outcome
-                    assert outcome is not None  # noqa: S101 - FINISH always has one
-                    self.outcome = outcome
-                    return outcome
-                await self._step(decision)
-                await self._find_obstacle(decision)
-                await self._keep_deadline()
+                outcome = await self._look()
             except KubeUnknownError as error:
                 _log.warning("waiting", extra={"run": str(self.key), "error": str(error)})
-                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
-                attempt += 1
-                continue
-            except (KubeRefusedError, RunError, ValueError) as error:
-                outcome = Outcome(1, str(error), True)
-                if not self.created:
+                if attempt >= PATIENCE:
+                    self._say_trouble(f"this takes long: {error}")
+            except KubeRefusedError as error:
+                _log.warning("refused", extra={"run": str(self.key), "error": str(error)})
+                self._say_trouble(f"Kubernetes refuses what ends the job: {error}")
+            except Exception as error:  # noqa: BLE001 - a run without a driver holds its nodes for ever
+                _log.exception("fault", extra={"run": str(self.key)})
+                self._world.faulted(self.key)
+                self._say_trouble(f"a fault of the bridge: {error!r}; see journalctl -u bridged")
+            else:
+                if outcome is not None:
+                    try:
+                        self._account()
+                    except Exception:  # noqa: BLE001 - the nodes are free: no reason to hold them
+                        _log.exception("fault", extra={"run": str(self.key)})
+                        self._world.faulted(self.key)
+                    self._mirror.printed.pop(self.key, None)
                     self.outcome = outcome
+                    if self._judging is not None:
+                        self._judging.cancel()
                     return outcome
-                _log.exception("failed", extra={"run": str(self.key)})
-                await self._end(outcome)
-                self._decided = outcome
-            attempt = 0
-            try:
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-            except TimeoutError:
+                attempt, self.trouble = 0, ""
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
                 continue
+            await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+            attempt += 1
+
+    async def _look(self) -> Outcome | None:
+        """See where the run is and do the next step; returns how it ended."""
+        decision = decide(self.view())
+        self._note(decision)
+        if decision.act is Act.FINISH and await self._is_gone():
+            return decision.outcome
+        try:
+            await self._step(decision)
+        except (KubeRefusedError, RunError, ValueError) as error:
+            if decision.act is Act.DELETE:
+                raise
+            failed = Outcome(1, str(error), True)
+            if not self.created:
+                return failed
+            _log.exception("failed", extra={"run": str(self.key)})
+            # What is there already is deleted at the next look.
+            self._decided = failed
+            self.wake()
+            return None
+        await self._find_obstacle(decision)
+        await self._keep_deadline()
+        return None
+
+    def _account(self) -> None:
+        """Say what of the output is not where the user looks for it, before the batch step ends.
+
+        What it still has to write it knows better: it gets the numbers, and says so itself.
+        """
+        session = self.session
+        if session is None:
+            return
+        lines, late = [], 0
+        ran = {*self._bodies, *self._exited, *(rank for rank, _ in session.written)}
+        for rank in sorted(ran | self._printed.keys()):
+            host, printed = self._host(rank), self._printed.get(rank)
+            if printed is None:
+                lines.append(
+                    f"{host}: lines may be missing at the end: its pod left no word of them"
+                )
+            elif not self._is_shown(rank):
+                if printed.unwritten:
+                    lines.append(f"{host}: {printed.unwritten} bytes are not in its own file")
+            else:
+                for stream, count in ((1, printed.stdout), (2, printed.stderr)):
+                    session.printed.append((rank, stream, count, host))
+                    late += max(count - session.written.get((rank, stream), 0), 0)
+        if late:
+            self._world.commented(
+                self.key, f"{late} bytes of output were not in its file at the end"
+            )
+        if late or lines:
+            extra = {"run": str(self.key), "late": late, "why": "; ".join(lines)}
+            _log.warning("output is not complete", extra=extra)
+        for line in lines[:LOST_LINES]:
+            session.note(f"{line}; see railweld-bridge logs {self.key.job_id}")
+        if len(lines) > LOST_LINES:
+            session.note(f"and {len(lines) - LOST_LINES} nodes more")
+
+    def _say_trouble(self, text: str) -> None:
+        """Why the run does not go on, once, for its user and for the operator."""
+        if text != self.trouble and self.session is not None:
+            self.session.note(f"{text}; trying again")
+        self.trouble = text
 
     async def _step(self, decision: Decision) -> None:
         match decision.act:
@@ -416,6 +597,7 @@ class Run:
         trial = {**manifest, "metadata": {**manifest["metadata"], "uid": ""}}
         render.secret(facts, request, trial, "0" * 64)
         self._since = time.monotonic()
+        self._waited, self._looked = 0.0, self._since
         self._posted = True
         try:
             made = await self._kube.request("POST", self._path("jobs"), manifest)
@@ -525,11 +707,18 @@ class Run:
             self._obstacle = ""
             return
         self._obstacle_at = now
-        items = await self._kube.request(
-            "GET",
-            self._path("events"),
-            query={"fieldSelector": f"involvedObject.uid={objects.job.uid},reason=FailedCreate"},
-        )
+        try:
+            items = await self._kube.request(
+                "GET",
+                self._path("events"),
+                query={
+                    "fieldSelector": f"involvedObject.uid={objects.job.uid},reason=FailedCreate"
+                },
+            )
+        except KubeRefusedError as error:
+            # The pods may come all the same; only the reason for their absence stays unknown.
+            _log.warning("events refused", extra={"run": str(self.key), "error": str(error)})
+            return
         if items["items"]:
             newest = max(items["items"], key=lambda each: str(each.get("lastTimestamp") or ""))
             found = str(newest.get("message") or "")
@@ -562,15 +751,13 @@ class Run:
 
     def _go(self) -> None:
         """Every pod is there: start the bodies."""
-        leader = self.agents.get(0)
-        peers = [self.agents[r].address if r in self.agents else "" for r in range(len(self.hosts))]
+        pods = self._mirror.of(self.key).pods.values()
+        # One that has ended since the daemon started was never met.
+        known = {pod.index: (pod.ip, 0) for pod in pods} | self._addresses
+        peers = [known.get(rank, ("", 0))[0] for rank in range(len(self.hosts))]
         for agent in self.agents.values():
             if agent.state == "ready":
-                agent.send(
-                    op="go",
-                    peers=peers,
-                    leader=[leader.address, leader.port] if leader else None,
-                )
+                agent.send(op="go", peers=peers, leader=list(known[0]) if 0 in known else None)
                 agent.state = "started"
 
     async def _end(self, outcome: Outcome) -> None:
@@ -591,6 +778,7 @@ class Run:
                     {"metadata": {"annotations": note, "uid": objects.job.uid}},
                     content="application/merge-patch+json",
                 )
+            await self._put_back(outcome)
             await self._kube.request(
                 "DELETE",
                 path,
@@ -605,6 +793,22 @@ class Run:
         except KubeRefusedError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
+
+    async def _put_back(self, outcome: Outcome) -> None:
+        """Ask for another attempt while the Job is there.
+
+        Afterwards nothing tells a daemon that starts anew that there is to be one. Slurm starts it
+        only when the epilogs have seen the pods go.
+        """
+        if not outcome.again:
+            return
+        if self.session is not None and outcome.text != self.explained:
+            self.session.note(outcome.text)
+            self.explained = outcome.text
+        try:
+            await self._world.put_back(self, outcome)
+        except SlurmUnknownError as error:
+            raise KubeUnknownError(f"nothing is deleted before Slurm answers: {error}") from error
 
     async def _end_orphans(self) -> None:
         """Delete what a Job has left that was taken away without its objects."""

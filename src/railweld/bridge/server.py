@@ -371,7 +371,7 @@ class Server:
             while (content_ := await frames.control()) is not None:
                 operation = content_.get("op")
                 if operation == "signal" and isinstance(content_.get("name"), str):
-                    run.signal(content_["name"])
+                    run.signal(content_["name"], content_.get("number"))
                 elif operation == "written" and isinstance(content_.get("written"), list):
                     run.written(content_["written"])
         finally:

@@ -22,6 +22,9 @@ class Session:
         self._left_out = 0
         #: (node, stream) to the offset up to which the output is in the file.
         self.written: dict[tuple[int, int], int] = {}
+        #: Node, stream, how much was printed there in all, and its name: for the batch step to say
+        #: what of it is not in the file.
+        self.printed: list[tuple[int, int, int, str]] = []
 
     def take_written(self, rows: Iterable[Any]) -> list[tuple[int, int, int]]:
         """Note how far the client came; returns (node, stream, offset) of what is new."""
@@ -86,7 +89,7 @@ class Session:
 
     async def exit(self, status: int) -> None:
         """The batch step may end."""
-        self.send(event="exit", status=status)
+        self.send(event="exit", status=status, printed=self.printed)
         await self._writer.drain()
 
     def close(self) -> None:

@@ -201,14 +201,24 @@ class Pod:
             elif "emptyDir" in volume:
                 folder.chmod(0o777)
             sources[volume["name"]] = folder
+        self.last_words.touch()
+        self.last_words.chmod(0o666)
         return [
-            (
-                str(self.part(sources[mount["name"]], mount)),
-                mount["mountPath"],
-                mount.get("readOnly", False),
-            )
-            for mount in spec["containers"][0].get("volumeMounts") or ()
+            *(
+                (
+                    str(self.part(sources[mount["name"]], mount)),
+                    mount["mountPath"],
+                    mount.get("readOnly", False),
+                )
+                for mount in spec["containers"][0].get("volumeMounts") or ()
+            ),
+            (str(self.last_words), "/dev/termination-log", False),
         ]
+
+    @property
+    def last_words(self) -> Path:
+        """As a kubelet's: for the container to write, and part of its status in the end."""
+        return self.folder / "termination-log"
 
     def host_path(self, path: str) -> Path:
         """A folder of the node: below /local of its own disk, elsewhere of this machine."""
@@ -374,6 +384,7 @@ class Pod:
             "finishedAt": now(),
             "startedAt": now(),
             "reason": "Completed" if code == 0 else self.fault("reason") or "Error",
+            "message": self.last_words.read_text()[:4096],
         }
         with contextlib.suppress(KubeRefusedError):
             await self.status(

@@ -132,6 +132,32 @@ def test_a_crash_at_each_write_of_a_cancellation_leaves_no_pod(
     assert step >= 1
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("write", ["PATCH", "DELETE"])
+def test_a_crash_at_each_write_after_an_eviction_still_puts_the_job_back(
+    world: World, proxy: Proxy, write: str, moment: str
+) -> None:
+    """The daemon is away until nothing is left that could tell it why the run ended."""
+    job = world.slurm.script(ONCE, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: world.output(job).count("run 0\n") == 2)
+    reached = _crash_at(world, proxy, ["PATCH", "DELETE"].index(write), moment)
+    evict(world, world.pods(job)[1]["metadata"]["name"])
+    wait_for(reached.is_set)
+    assert [method for method, _ in proxy.seen if method in WRITES][-1] == write
+    wait_for(lambda: not _deleting(world, job))
+    world.start_daemon()
+    # It waits two minutes then, as Slurm lets every job that is requeued.
+    wait_for(lambda: world.slurm.job(job).get("Restarts") == "1", what=world.log)
+    world.slurm.wait_state(job, "PENDING")
+    assert world.live_pods() == []
+    world.slurm.run("scancel", str(job))
+
+
+def _deleting(world: World, job: int) -> bool:
+    found = [*world.objects("jobs", job), *world.objects("pods", job)]
+    return any("deletionTimestamp" in each["metadata"] for each in found)
+
+
 def _crash_at(world: World, proxy: Proxy, step: int, moment: str) -> threading.Event:
     """Kill the daemon at a write of it; returns what is set then."""
     reached, writes = threading.Event(), [0]
@@ -190,6 +216,23 @@ def test_away_when_the_bodies_end_and_their_status_still_arrives(world: World) -
     assert world.slurm.job(job)["ExitCode"] == "9:0"
 
 
+def test_away_for_minutes_when_the_bodies_end_and_not_a_line_is_lost(world: World) -> None:
+    text = WAITS + "touch /data/ended-$SLURM_NODEID\nexit 9\n"
+    world.slurm.sh("rm -f /data/ended-*")
+    job = world.slurm.script(text, "-w", "gpu1,gpu2", "-N2")
+    world.has_said(job, "line 5\n")
+    world.stop_daemon("KILL")
+    world.slurm.sh("touch /data/go")
+    wait_for(lambda: world.slurm.sh("ls /data/ended-*", check=False).count("ended") == 2)
+    # Longer than output waits for a file that cannot be written.
+    time.sleep(130)
+    assert "last" not in world.output(job)
+    world.start_daemon()
+    world.slurm.wait_state(job, "FAILED")
+    assert world.slurm.job(job)["ExitCode"] == "9:0"
+    complete(world, job, 2)
+
+
 @pytest.mark.parametrize(
     ("options", "end", "state"),
     [
@@ -222,6 +265,48 @@ def test_killed_while_pods_take_their_grace(
     finally:
         if state == "NODE_FAIL":
             world.slurm.run("scontrol", "update", "nodename=gpu2", "state=resume")
+
+
+def test_a_signal_while_the_daemon_is_away_arrives_once_on_every_node(world: World) -> None:
+    text = SPMD + (
+        "trap 'echo got' USR1\necho up\nwhile [ ! -e /data/go ]; do sleep 0.1; done\necho last\n"
+    )
+    job = world.slurm.script(text, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: world.output(job).count("up\n") == 2)
+    world.stop_daemon("KILL")
+    # So long that agents ask for it in their longest intervals.
+    time.sleep(10)
+    world.slurm.run("scancel", "--batch", "--signal=USR1", str(job))
+    world.start_daemon()
+    wait_for(lambda: world.output(job).count("got\n") == 2)
+    # What the client tells again is not passed on again.
+    world.restart_daemon()
+    wait_for(lambda: world.metric("agents") == 2)
+    world.slurm.sh("touch /data/go")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("got\n") == 2
+    assert world.output(job).count("last\n") == 2
+
+
+def test_sigterm_while_the_daemon_is_away_ends_only_what_slurm_ends(world: World) -> None:
+    """Nothing is made for these jobs yet."""
+    world.stop_daemon("KILL")
+    text = (
+        "#!/bin/bash\ntrap 'saved=1' TERM\nuntil [ \"$saved\" ]; do sleep 0.1; done\necho saved\n"
+    )
+    kept, ended = (world.slurm.script(text, "-w", node) for node in ("gpu1", "gpu2"))
+    for job in (kept, ended):
+        world.slurm.wait_state(job, "RUNNING")
+    wait_for(lambda: len(world.slurm.pids(CLIENT)) == 2)
+    world.slurm.run("scancel", "--batch", "--signal=TERM", str(kept))
+    world.slurm.run("scancel", str(ended))
+    # Not only when Slurm kills it, after KillWait.
+    wait_for(lambda: len(world.slurm.pids(CLIENT)) == 1, 30)
+    world.start_daemon()
+    world.slurm.wait_state(ended, "CANCELLED")
+    world.slurm.wait_state(kept, "COMPLETED")
+    assert "saved\n" in world.output(kept)
+    assert world.objects("jobs", ended) == []
 
 
 def test_a_second_daemon_is_refused(world: World) -> None:
@@ -294,6 +379,27 @@ def test_a_full_disk_loses_no_output(world: World) -> None:
         assert lines == [str(n) for n in range(1, 100_001)]
     finally:
         slurm.sh("umount /data/small", check=False)
+
+
+def test_a_disk_that_stays_full_costs_output_but_not_the_status(world: World) -> None:
+    """Of five nodes, whose output under way is more than the batch step takes at a time."""
+    slurm = world.slurm
+    slurm.sh("mkdir -p /data/small; mount -t tmpfs -o size=256k,mode=1777 none /data/small")
+    try:
+        text = SPMD + "seq 1 100000\nexit 3\n"
+        job = slurm.script(
+            text, "-N5", "--output=/data/small/out", "--error=/data/err", "--chdir=/data"
+        )
+        slurm.wait_state(job, "FAILED", seconds=420)
+        assert slurm.job(job)["ExitCode"] == "3:0"
+        said = slurm.read("/data/err")
+        assert "output is not complete" in said
+        assert "bytes of output did not arrive: the pods' own logs have it" in said
+        assert f"railweld-bridge logs {job} gpu" in said
+        comment = slurm.run("scontrol", "show", "job", str(job)).stdout
+        assert "bytes of output were not in its file at the end" in comment
+    finally:
+        slurm.sh("umount /data/small; rm -f /data/err", check=False)
 
 
 # -- the API server ----------------------------------------------------------------------------

@@ -285,6 +285,39 @@ def test_signals_to_the_batch_script_reach_the_body_on_every_node(world: World, 
     assert world.slurm.job(job)["ExitCode"] == "9:0"
 
 
+#: Saves when it is told to, and goes on as if nothing had been.
+CHECKPOINT = SPMD + (
+    "trap 'saved=1; echo saving' TERM\necho up\n"
+    'until [ "$saved" ]; do sleep 0.1; done\nsleep 3\necho went on\n'
+)
+
+
+def test_a_sigterm_that_somebody_asks_for_is_no_end(world: World) -> None:
+    job = world.slurm.script(CHECKPOINT, "-N2")
+    wait_for(lambda: world.output(job).count("up\n") == 2)
+    world.slurm.run("scancel", "--batch", "--signal=TERM", str(job))
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("saving\n") == 2
+    assert world.output(job).count("went on\n") == 2
+
+
+def test_a_sigterm_before_the_time_limit_is_no_end(world: World) -> None:
+    job = world.slurm.script(CHECKPOINT, "--time=1", "--signal=B:TERM@50")
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("saving\n") == 1
+    assert "went on\n" in world.output(job)
+
+
+def test_a_signal_that_comes_before_the_bodies_run_waits_for_them(world: World) -> None:
+    world.fault("gpu2", "hold")
+    job = world.slurm.script(CHECKPOINT, "-w", "gpu1,gpu2", "-N2")
+    wait_for(lambda: "1/2 pods" in world.ask("explain", str(job), user="alice"))
+    world.slurm.run("scancel", "--batch", "--signal=TERM", str(job))
+    world.fault("gpu2", "hold", None)
+    world.slurm.wait_state(job, "COMPLETED")
+    assert world.output(job).count("saving\n") == 2
+
+
 def test_a_warning_before_the_time_limit_arrives(world: World) -> None:
     job = world.slurm.script(TRAP.format(name="USR1"), "--time=1", "--signal=B:USR1@50")
     world.slurm.wait_state(job, "FAILED")

@@ -17,17 +17,26 @@ from typing import Any
 
 import pytest
 
+from railweld.bridge import hub as hubs
 from railweld.bridge.hub import Agent, Hub
+from railweld.bridge.observed import Printed, read_printed
+from railweld.bridge.pod import agent as agents
 from railweld.bridge.pod import wire
 from railweld.bridge.pod.agent import Spool, empty, shortages
 
 SRC = Path(__file__).parents[3] / "src"
 KEY = b"k" * 64
-START = (
-    "import sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
-    "from railweld.bridge.pod.agent import start\n"
-    "sys.exit(start(pathlib.Path(sys.argv[2])))\n"
-)
+
+
+def program(**constants: Any) -> str:
+    """What starts an agent, with other constants than its own."""
+    lines = "".join(f"agent.{name} = {value!r}\n" for name, value in constants.items())
+    return (
+        "import os, sys, pathlib\nsys.path.insert(0, sys.argv[1])\n"
+        f"from railweld.bridge.pod import agent\n{lines}folder = pathlib.Path(sys.argv[2])\n"
+        "agent.LAST_WORDS = folder / ('last-words' + os.environ['JOB_COMPLETION_INDEX'])\n"
+        "sys.exit(agent.start(folder))\n"
+    )
 
 
 class Crew:
@@ -99,10 +108,15 @@ def folder(tmp_path: Path, script: str, nodes: int, mode: str = "spmd") -> Path:
 
 
 async def agent(
-    where: Path, rank: int, port: int, python: str = sys.executable, **variables: str
+    where: Path,
+    rank: int,
+    port: int,
+    python: str = sys.executable,
+    start: str | None = None,
+    **variables: str,
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        python, "-IS", "-c", START, str(SRC), str(where),
+        python, "-IS", "-c", start or program(), str(SRC), str(where),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         env={
             "PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(rank), "RAILWELD_JOB": "job",
@@ -253,6 +267,66 @@ def test_output_is_whole_when_the_daemon_goes_and_comes_back(tmp_path: Path) -> 
     asyncio.run(play())
 
 
+def test_output_waits_for_a_daemon_that_is_away_when_the_body_ends(tmp_path: Path) -> None:
+    """Longer than for a file that cannot be written; Slurm keeps the node for the job meanwhile."""
+
+    async def play() -> None:
+        crew = Crew(1)
+        text = "touch up; while [ ! -e on ]; do sleep 0.05; done; seq 1 1000; touch done; exit 3"
+        where = folder(tmp_path, text, 1)
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port, start=program(DRAIN_SECONDS=0.1))
+            await until((tmp_path / "up").exists)
+        await until(lambda: not crew.agents)
+        (tmp_path / "on").touch()
+        await until((tmp_path / "done").exists)
+        # What is tested is that nothing happens for longer than that.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 1)
+        async with hub(crew, port):
+            assert await process.wait() == 3
+        assert crew.output[0] == b"".join(b"%d\n" % n for n in range(1, 1001))
+
+    asyncio.run(play())
+
+
+def test_a_pod_that_waited_long_enough_says_how_much_it_has_printed(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        text = "touch up; while [ ! -e on ]; do sleep 0.05; done; seq 1 1000; exit 3"
+        where = folder(tmp_path, text, 1)
+        (where / "last-words0").touch()
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port, start=program(AWAY_SECONDS=0.1))
+            await until((tmp_path / "up").exists)
+        await until(lambda: not crew.agents)
+        (tmp_path / "on").touch()
+        assert await process.wait() == 3
+        words = (where / "last-words0").read_text()
+        assert read_printed(words) == Printed(sum(len(f"{n}\n") for n in range(1, 1001)), 0, 0)
+
+    asyncio.run(play())
+
+
+def test_a_silent_body_keeps_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub hangs up on silence; agents speak though the body does not."""
+    assert agents.REPORT_SECONDS * 2 < hubs.SILENCE_SECONDS
+    monkeypatch.setattr("railweld.bridge.hub.SILENCE_SECONDS", 1.0)
+
+    async def play() -> None:
+        crew = Crew(1)
+        async with hub(crew) as (_, port):
+            where = folder(tmp_path, "sleep 3; echo up", 1)
+            process = await agent(where, 0, port, start=program(REPORT_SECONDS=0.2))
+            assert await process.wait() == 0
+        assert [state for _, state in crew.states].count("ready") == 1
+        assert crew.output == {0: b"up\n"}
+
+    asyncio.run(play())
+
+
 def test_a_body_never_waits_for_a_reader(tmp_path: Path) -> None:
     async def play() -> None:
         crew = Crew(1)
@@ -283,6 +357,45 @@ def test_a_termination_reaches_the_body_and_its_last_words_the_reader(tmp_path: 
         # Every process of the pod gets the signal, as in a step of Slurm: `sleep` too.
         assert crew.output[0].startswith(b"up\n")
         assert crew.output[0].endswith(b"bye\n")
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_signal_comes_once_and_not_before_the_script_is_ready_for_it(
+    tmp_path: Path, python: str
+) -> None:
+    async def play() -> None:
+        crew = Crew(2)
+        traps = "trap 'echo got 1' USR1; sleep 0.5; trap 'echo got 2' USR2"
+        text = f"sleep 1; {traps}; until [ -e on ]; do sleep 0.05; done"
+        where = folder(tmp_path, text, 2)
+        async with hub(crew) as (_, port):
+            first = await agent(where, 0, port, python)
+            await until(lambda: crew.agents)
+            # Nothing runs yet, and the daemon says it again after a restart.
+            for number in (1, 1, 2):
+                crew.agents[0].send(op="signal", name=f"USR{number}", number=number)
+            second = await agent(where, 1, port)
+            await until(lambda: crew.output.get(0, b"").count(b"got") == 2)
+            for number in (1, 2):
+                crew.agents[0].send(op="signal", name=f"USR{number}", number=number)
+            (tmp_path / "on").touch()
+            assert [await each.wait() for each in (first, second)] == [0, 0]
+        assert crew.output == {0: b"got 1\ngot 2\n"}
+
+    asyncio.run(play())
+
+
+def test_a_script_without_a_trap_gets_its_signal_in_the_end(tmp_path: Path) -> None:
+    async def play() -> None:
+        crew = Crew(1)
+        where = folder(tmp_path, "exec sleep 60", 1)
+        async with hub(crew) as (_, port):
+            process = await agent(where, 0, port, start=program(SETTLE_SECONDS=0.5))
+            await until(lambda: crew.agents)
+            crew.agents[0].send(op="signal", name="USR1", number=1)
+            assert await process.wait() == 128 + signal.SIGUSR1
 
     asyncio.run(play())
 
@@ -357,6 +470,8 @@ def test_a_node_that_is_not_streamed_keeps_its_output_beside_the_users_file(
         # Of an earlier run, and another's.
         (tmp_path / "out.txt.n1").write_text("before\n")
         (tmp_path / "out.txt.n2").symlink_to(tmp_path / "elsewhere")
+        for rank in (1, 2):
+            (tmp_path / f"last-words{rank}").touch()
         async with hub(crew) as (_, port):
             pods = [await agent(where, rank, port) for rank in range(3)]
             # Where its file cannot be written the body is none the worse.
@@ -364,6 +479,9 @@ def test_a_node_that_is_not_streamed_keeps_its_output_beside_the_users_file(
 
     asyncio.run(play())
     assert (tmp_path / "out.txt.n1").read_text() == "before\nout 1\n"
+    # It says how much of it is missing: the error file of each, the output of one.
+    unwritten = [read_printed((tmp_path / f"last-words{rank}").read_text()) for rank in (1, 2)]
+    assert unwritten == [Printed(6, 6, 6), Printed(6, 6, 12)]
     assert not (tmp_path / "out.txt.n0").exists()
     assert not (tmp_path / "elsewhere").exists()
 

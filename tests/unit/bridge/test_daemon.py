@@ -145,7 +145,9 @@ def node(name: str, cordoned: object) -> dict[str, object]:
 
 
 def run_of(key: Key) -> Any:
-    return SimpleNamespace(key=key, session=None)
+    return SimpleNamespace(
+        key=key, session=None, put_back=False, requeues=0, note_once=lambda _text: None
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_a_requeue_is_asked_for_until_slurmctld_has_answered(
         async with Kube(settings.kubeconfig) as kube:
             bridge = Bridge(settings, kube=kube, slurm=Slurm(run))
             outcome = Outcome(1, "evicted", infrastructure=True, again=True)
-            await asyncio.wait_for(bridge._requeue(run_of(Key(7, 0)), outcome), 20)
+            await asyncio.wait_for(bridge._until_put_back(run_of(Key(7, 0)), outcome), 20)
 
     asyncio.run(put_back())
     assert requeues == ["7"] * asked

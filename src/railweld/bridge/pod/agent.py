@@ -37,10 +37,16 @@ REQUEUE_SECONDS = 60.0
 SOCKET = "agent.sock"
 HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-#: After the body: how long output may wait without progress for a daemon or a file.
+#: After the body: how long output may wait without progress for a file that cannot be written,
 DRAIN_SECONDS = 120.0
+#: and for a daemon or a batch step that is away: Slurm keeps the node for the job meanwhile.
+AWAY_SECONDS = 3600.0
+#: Where Kubernetes takes the last words of a container from.
+LAST_WORDS = Path("/dev/termination-log")
 #: After a SIGTERM: how long before the kubelet's SIGKILL the agent ends by itself.
 KILL_MARGIN_SECONDS = 1.0
+#: Signals wait so long for a script that has just started to say what it does with them.
+SETTLE_SECONDS = 10.0
 #: Processes that the body leaves behind get this long.
 LEFTOVER_SECONDS = 2.0
 STDOUT, STDERR = 1, 2
@@ -129,12 +135,19 @@ class Agent:
         self.body: subprocess.Popen[bytes] | None = None
         self.ending = False
         self._go = asyncio.Event()
+        self._started = asyncio.Event()
         self._ended = asyncio.Event()
         self._more = asyncio.Event()
         self._progress = time.monotonic()
         #: When the kubelet's SIGKILL comes.
         self._killed_at = math.inf
         self._notes: list[str] = []
+        #: Signals for the script that it has not got yet, and the numbers of all so far.
+        self._signals: list[signal.Signals] = []
+        self._numbers: set[int] = set()
+        self._signalled = asyncio.Event()
+        #: Until then the script may still have to set its traps.
+        self._settled_at = math.inf
         self._children: dict[int, tuple[subprocess.Popen[bytes], asyncio.Future[int]]] = {}
         self._requeued: asyncio.Future[str] | None = None
         self._leader: step.Leader | None = None
@@ -142,6 +155,7 @@ class Agent:
         self._open_pipes = 0
         #: This node's own files, by stream, of a job whose nodes are too many to stream from.
         self._files: dict[int, int] = {}
+        self._unwritten = 0
         self.scratch = Path(tempfile.mkdtemp(prefix="railweld-"))
 
     # -- the body ----------------------------------------------------------------------------
@@ -222,6 +236,8 @@ class Agent:
             for _, end in outs:
                 os.close(end)
         self.state = "started"
+        self._settled_at = time.monotonic() + SETTLE_SECONDS
+        self._started.set()
         ended.add_done_callback(self._body_ended)
         loop = asyncio.get_running_loop()
         for stream, (end, _) in zip((STDOUT, STDERR), outs):
@@ -245,8 +261,10 @@ class Agent:
     def _keep(self, stream: int, data: bytes) -> None:
         """Output on its way to the user's file, and to the node's own."""
         if stream in self._files:
-            with contextlib.suppress(OSError):
+            try:
                 _write_all(self._files[stream], data)
+            except OSError:
+                self._unwritten += len(data)
         self.spools[stream].append(data)
         self._more.set()
 
@@ -260,6 +278,8 @@ class Agent:
                 self._files[stream] = os.open(f"{path}.{node}", flags, 0o666 & ~umask)
             except OSError as error:
                 _log(f"bridge: {path}.{node}: {error.strerror}; see railweld-bridge logs")
+                # Every write fails then, and is counted.
+                self._files[stream] = -1
 
     def _close(self, end: int) -> None:
         asyncio.get_running_loop().remove_reader(end)
@@ -307,10 +327,41 @@ class Agent:
                 process.returncode = _exit_status(status)
                 ended.set_result(process.returncode)
 
+    def _take_signal(self, name: Any, number: Any) -> None:
+        """Keep a signal for the script; one that comes again with its number is no new one."""
+        found = getattr(signal, f"SIG{name}", None)
+        if not isinstance(found, signal.Signals) or number in self._numbers:
+            return
+        if isinstance(number, int):
+            self._numbers.add(number)
+        self._signals.append(found)
+        self._signalled.set()
+
+    async def _deliver(self) -> None:
+        """Pass signals to the script, in their order, once it is there.
+
+        One that came while the pods were starting would kill a script that sets its trap in the
+        first line; so a young one gets the time to do so.
+        """
+        await self._started.wait()
+        while True:
+            await self._signalled.wait()
+            self._signalled.clear()
+            while self._signals:
+                found = self._signals.pop(0)
+                while (
+                    self.status is None
+                    and self.body is not None
+                    and time.monotonic() < self._settled_at
+                    and not handles(self.body.pid, found)
+                ):
+                    await asyncio.sleep(0.05)
+                self.signal_body(found)
+
     def signal_body(self, number: int) -> None:
         """Pass a signal to the script alone, as Slurm does with a batch script."""
         if self.body is not None and self.status is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.body.pid, number)
 
     def end_all(self, number: int) -> None:
@@ -406,6 +457,7 @@ class Agent:
                 address=self.address,
                 port=self._leader.port if self._leader else 0,
                 idle=self._follower is not None,
+                counts=True,
                 **({"note": self._notes.pop(0)} if self._notes else {}),
             )
         )
@@ -426,16 +478,16 @@ class Agent:
         elif operation == "end" and self._follower is not None:
             self._follower.ended.set()
         elif operation == "signal":
-            number = getattr(signal, f"SIG{content.get('name')}", None)
-            if isinstance(number, signal.Signals):
-                self.signal_body(number)
+            self._take_signal(content.get("name"), content.get("number"))
         elif operation == "show":
             for stream in self.sent:
                 self.taken[stream] = self.sent[stream] = int(content.get(str(stream), 0))
             self.shown = self.wanted = True
+            self._progress = time.monotonic()
             self._more.set()
         elif operation == "hide":
             self.shown = False
+            self._progress = time.monotonic()
             self.wanted = not content.get("never", False)
         elif operation == "written":
             stream = int(content.get("stream", 0))
@@ -476,13 +528,16 @@ class Agent:
                 await self._leader.start()
         await asyncio.start_unix_server(self._local, str(self.scratch / SOCKET))
         hub = asyncio.ensure_future(self.follow_hub())
+        deliverer = asyncio.ensure_future(self._deliver())
         try:
             await self._go.wait()
             if not self.ending:
                 await self._work()
             await self._drain()
+            self._say_last_words()
         finally:
             hub.cancel()
+            deliverer.cancel()
             # ignore_errors: files of other users may be in it; the node cleans what is left.
             shutil.rmtree(self.scratch, ignore_errors=True)
             if self.plan.get("scratch"):
@@ -596,13 +651,24 @@ class Agent:
         while any(self.taken[s] < spool.end for s, spool in self.spools.items()):
             if not self.wanted:
                 return
+            patience = DRAIN_SECONDS if self.shown else AWAY_SECONDS
             if time.monotonic() > min(
-                self._progress + DRAIN_SECONDS, self._killed_at - KILL_MARGIN_SECONDS
+                self._progress + patience, self._killed_at - KILL_MARGIN_SECONDS
             ):
                 return
             await asyncio.sleep(0.02)
         # One turn of the loop for the last report to leave.
         await asyncio.sleep(0.01)
+
+    def _say_last_words(self) -> None:
+        """How much there was, in the pod's status: the daemon says what of it has not arrived."""
+        words = {
+            "printed": [self.spools[stream].end for stream in (STDOUT, STDERR)],
+            "unwritten": self._unwritten,
+        }
+        with contextlib.suppress(OSError):
+            if LAST_WORDS.exists():
+                LAST_WORDS.write_text(json.dumps(words))
 
 
 def shortages(rdma: Path = RDMA, shared: Path = SHARED_MEMORY) -> list[str]:
@@ -641,6 +707,17 @@ def empty(folder: Path) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     Path(entry.path).unlink()
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process catches a signal, or ignores it."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    found = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    masks = (found.get(name, "0") for name in ("SigCgt", "SigIgn"))
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def image_environment() -> dict[str, str]:
