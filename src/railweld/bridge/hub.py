@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
@@ -18,6 +19,10 @@ _log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS: Final = 10.0
 #: Connections that have not shown a key yet, all together.
 STRANGERS: Final = 4096
+#: From so many on, one address gets no more than so many: a pod that opens them all, as any user's
+#: may, keeps the agents of others out no longer. Behind one address there may be many nodes.
+CROWD: Final = 2048
+EACH: Final = 64
 FRAME_LIMIT: Final = 128 * 1024
 #: An agent says something at least this often.
 SILENCE_SECONDS: Final = 90.0
@@ -93,7 +98,8 @@ class Hub:
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self._strangers = 0
+        #: Connections that have not shown a key yet, by address.
+        self._strangers: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         #: Handshakes that failed, for the metrics.
         self.refused = 0
@@ -111,13 +117,17 @@ class Hub:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if self._strangers >= STRANGERS:
+            host = str((writer.get_extra_info("peername") or [""])[0])
+            if self._is_full(host):
+                self.refused += 1
                 return
-            self._strangers += 1
+            self._strangers[host] += 1
             try:
-                met = await asyncio.wait_for(self._meet(reader, writer), HANDSHAKE_SECONDS)
+                # Not wait_for, which before Python 3.12 may lose a cancellation; so everywhere.
+                async with asyncio.timeout(HANDSHAKE_SECONDS):
+                    met = await self._meet(reader, writer)
             finally:
-                self._strangers -= 1
+                self._strangers -= Counter((host,))
             if met is None:
                 self.refused += 1
                 return
@@ -138,6 +148,10 @@ class Hub:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _is_full(self, host: str) -> bool:
+        total = self._strangers.total()
+        return total >= STRANGERS or (total >= CROWD and self._strangers[host] >= EACH)
 
     async def _meet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -170,7 +184,8 @@ class Hub:
     ) -> None:
         decoder = wire.Decoder(mac=True, limit=FRAME_LIMIT)
         while True:
-            data = await asyncio.wait_for(reader.read(65536), SILENCE_SECONDS)
+            async with asyncio.timeout(SILENCE_SECONDS):
+                data = await reader.read(65536)
             if not data:
                 return
             for kind, sealed in decoder.feed(data):

@@ -457,7 +457,9 @@ class Run:
                     return outcome
                 attempt, self.trouble = 0, ""
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+                    # Not wait_for, which before Python 3.12 may lose a cancellation.
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._changed.wait()
                 continue
             await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
             attempt += 1
@@ -640,14 +642,15 @@ class Run:
     ) -> None:
         key = render.key(await self._world.seed(), job["metadata"]["uid"])
         secret = render.secret(facts, request, job, key.decode())
+        # The Secret last: a daemon that finds it takes the objects for complete.
+        if not job["spec"]["template"]["spec"].get("hostNetwork"):
+            await self._make("services", render.service(facts, job))
         if await self._make("secrets", secret):
             self._secret_key = key
         else:
             self._secret_key = None
             if await self.secret_key() is None:
                 raise KubeUnknownError(f"Secret {facts.name}: cannot be read back")
-        if not job["spec"]["template"]["spec"].get("hostNetwork"):
-            await self._make("services", render.service(facts, job))
         self._complete = True
 
     async def _make(self, kind: str, manifest: Manifest) -> bool:

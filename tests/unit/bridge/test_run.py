@@ -394,6 +394,34 @@ def test_a_step_that_is_refused_ends_the_job_though_the_server_falls_silent_then
     asyncio.run(play())
 
 
+def test_a_daemon_that_dies_behind_the_first_object_of_a_job_leaves_it_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one takes a Job that has its Secret for complete, so nothing comes after that."""
+    objects: list[str] = []
+    for kind in ("secret", "service"):
+        monkeypatch.setattr(f"railweld.bridge.render.{kind}", lambda *_: {})
+
+    async def make(kind: str, _manifest: object) -> bool:
+        objects.append(kind)
+        return True
+
+    async def seed() -> bytes:
+        return b"seed"
+
+    async def play(job_: dict[str, Any]) -> bool:
+        world = World()
+        world.seed = seed  # type: ignore[attr-defined]
+        run = made(world, Server(job_))
+        run._make = make  # type: ignore[method-assign]
+        run._complete = False
+        await run._complete_with(cast("Any", None), cast("Any", None), job_)
+        return run._complete
+
+    assert asyncio.run(play(job(template={"spec": {}})))
+    assert objects == ["services", "secrets"]
+
+
 def test_events_that_may_not_be_read_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("railweld.bridge.run.OBSTACLE_SECONDS", -1.0)
 
