@@ -33,6 +33,11 @@ BOOT_UNIT = "railweld-lab-boot.service"
 PARALLEL = 4
 #: Folders that cannot lie on the container's own overlay.
 VOLUMES = {"containerd": "/var/lib/containerd", "kubelet": "/var/lib/kubelet"}
+#: States of containers that are no node any more, and why they are made anew.
+UNUSABLE = {
+    **dict.fromkeys(("created", "configured", "unknown"), "unfinished"),
+    "lost": "podman does not know that it has ended",
+}
 #: The site's shared file system: one folder that every node has.
 SHARED = "/data"
 
@@ -293,11 +298,11 @@ class Lab:
         """Remove what is not wanted, was never finished, or lost its container."""
         kept = set()
         for container in pod.containers(self.plan.site):
-            unfinished = container.state in ("created", "configured", "unknown")
-            if wanted.get(container.node) == container.digest and not unfinished:
+            why = UNUSABLE.get(container.state, "")
+            if wanted.get(container.node) == container.digest and not why:
                 kept.add(container.node)
                 continue
-            why = "unfinished" if unfinished else "no longer as described"
+            why = why or "no longer as described"
             if container.node in wanted:
                 self._report(f"{container.node}: removing the old node ({why})")
             pod.remove_container(container.name)

@@ -6,6 +6,7 @@ import ipaddress
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from railweld.lab.process import LabError, Result, run
@@ -49,10 +50,28 @@ def containers(lab: str | None = None) -> list[Container]:
             lab=row["Labels"][LABEL_LAB],
             node=row["Labels"].get(LABEL_NODE, ""),
             digest=row["Labels"].get(LABEL_DIGEST, ""),
-            state=row["State"],
+            state=_state(row),
         )
         for row in rows
     ]
+
+
+def _state(row: dict[str, Any]) -> str:
+    """What podman says of a container; `lost` for one that died together with its watcher.
+
+    When all processes of a machine are ended at once nobody is left to write down that the
+    container's are among them: podman has it as running from then on, and neither starts it nor
+    stops it.
+    """
+    state = str(row["State"])
+    if state not in ("running", "paused", "stopping"):
+        return state
+    try:
+        groups = Path(f"/proc/{row['Pid']}/cgroup").read_text()
+    except OSError:
+        groups = ""
+    # Its pid may be another process's by now.
+    return state if row["Id"] in groups else "lost"
 
 
 def image_exists(image: str) -> bool:

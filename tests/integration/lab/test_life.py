@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -150,6 +153,23 @@ def test_up_starts_over_the_remains_of_a_killed_lab(lab: Lab) -> None:
         "--label", f"{pod.LABEL_NODE}=gpu2", "--network", "none", image, "true",
     )  # fmt: skip
     lab.node("gpu1").cut_power()
+    lab.up()
+    assert node.read("/etc/machine-id") != machine_id
+    assert all(row.ssh for row in lab.status())
+
+
+def test_up_makes_a_node_anew_that_was_lost_with_its_watcher(lab: Lab) -> None:
+    """As when a machine ends every process at once: podman has the container as running."""
+    node = lab.node("gpu2")
+    machine_id = node.read("/etc/machine-id")
+    shown = pod.podman("inspect", "--format", "{{.State.ConmonPid}} {{.State.Pid}}", node.container)
+    watcher, init = map(int, shown.stdout.split())
+    for pid in (watcher, init):
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{init}").exists():
+        assert time.monotonic() < deadline, "the node's init process lives on"
+    assert {row.node: row.state for row in lab.status()}["gpu2"] == "lost"
     lab.up()
     assert node.read("/etc/machine-id") != machine_id
     assert all(row.ssh for row in lab.status())
