@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
 def settings_from(args: dict[str, Any]) -> Settings:
     """Options of the task; names and meaning are those of the command line."""
     batch = str(args.get("batch", "1"))
-    if batch != "all" and (not batch.isdigit() or int(batch) < 1):
+    if batch != "all" and (not batch.isdecimal() or int(batch) < 1):
         raise AnsibleActionFail(
             f"railweld_fabric: found batch {batch!r}, expected 1, a larger number, or all"
         )

@@ -137,7 +137,7 @@ def read_process(node, unit):
     """Limits and start time of a unit's main process, empty when it does not run."""
     text = node.output("systemctl", "show", "--property=MainPID", "--value", unit) or ""
     pid = text.strip()
-    if not pid.isdigit() or pid == "0":
+    if not pid.isdecimal() or pid == "0":
         return {}
     found = parse_limits(node.read(f"/proc/{pid}/limits") or "")
     with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def parse_limits(text):
         match = re.match(r"(Max [a-z ]+?)\s{2,}(\S+)\s+(\S+)", line)
         if match:
             value = match.group(2)
-            found[match.group(1)] = int(value) if value.isdigit() else value
+            found[match.group(1)] = int(value) if value.isdecimal() else value
     return found
 
 

@@ -92,7 +92,7 @@ def _uncorrected(ecc, kind):
         int(child.text)
         for child in (ecc.iter() if ecc is not None else ())
         if "uncorrectable" in child.tag
-        and (child.text or "").strip().isdigit()
+        and (child.text or "").strip().isdecimal()
         and _inside(ecc, kind, child)
     ]
     return sum(counts) if counts else None

@@ -170,8 +170,8 @@ def read_nodes(node):
             "responds": "*" not in state,
             # `gpu:a100:8(S:0-1)`: the sockets are no part of the number.
             "gres": re.sub(r"\([^)]*\)", "", gres),
-            "cpus": int(cpus) if cpus.isdigit() else None,
-            "memory_mib": int(memory) if memory.isdigit() else None,
+            "cpus": int(cpus) if cpus.isdecimal() else None,
+            "memory_mib": int(memory) if memory.isdecimal() else None,
             "reason": reason,
         }
     return found
@@ -189,7 +189,7 @@ def read_outdated(node):
     """Daemons that run from a program that an upgrade has replaced."""
     found = set()
     for name in node.names("/proc"):
-        if not name.isdigit():
+        if not name.isdecimal():
             continue
         try:
             # Path.readlink() is not in Python 3.8.

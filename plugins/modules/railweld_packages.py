@@ -648,7 +648,7 @@ def wait_or_refuse(timeout, busy=lambda: None):
 def interrupted(folder="/var/lib/dpkg/updates"):
     """True when dpkg died in the middle of writing its database."""
     try:
-        return any(path.name.isdigit() for path in Path(folder).iterdir())
+        return any(path.name.isdecimal() for path in Path(folder).iterdir())
     except OSError:
         return False
 

@@ -303,7 +303,7 @@ def read_os(node):
 def version_key(text):
     """Sort key that orders kernel releases: numbers as numbers."""
     parts = re.findall(r"\d+|[a-z]+", text)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def secure_boot(node):
@@ -517,7 +517,7 @@ def parse_gpus(text):
                 gpu[key] = None
             else:
                 gpu[key] = _SMI_SWITCHES.get(value, value)
-        gpu["index"] = int(values[0]) if values[0].isdigit() else None
+        gpu["index"] = int(values[0]) if values[0].isdecimal() else None
         gpu["name"] = re.sub(r"^NVIDIA ", "", values[1])
         gpus.append(gpu)
     return gpus
@@ -670,7 +670,7 @@ def read_dpkg(node):
         match = re.match(r"^ (\S+)\s", line + " ")
         if match:
             audit.append(match.group(1))
-    journal = [name for name in node.names("/var/lib/dpkg/updates") if name.isdigit()]
+    journal = [name for name in node.names("/var/lib/dpkg/updates") if name.isdecimal()]
     holder = any_lock_holder(node.root)
     return {"audit": sorted(set(audit)), "interrupted": bool(journal), "lock_held_by": holder}
 
@@ -850,7 +850,7 @@ def read_hcas(node):
             hcas.append(
                 {
                     "name": name,
-                    "port": int(port) if port.isdigit() else port,
+                    "port": int(port) if port.isdecimal() else port,
                     "node_guid": node.read(base + "/node_guid"),
                     "fw_version": node.read(base + "/fw_ver"),
                     "board_id": node.read(base + "/board_id"),
@@ -1081,7 +1081,7 @@ def read_net(node, units):
 
 
 def _int(text):
-    return int(text) if text and text.strip().lstrip("-").isdigit() else None
+    return int(text) if text and text.strip().lstrip("-").isdecimal() else None
 
 
 #: Drivers whose firmware runs an LLDP agent, with the flag that says so and its meaning when on.
@@ -1232,7 +1232,7 @@ def read_limits(node):
 def _limit_kib(text):
     if text == "infinity":
         return "unlimited"
-    return int(text) // 1024 if text and text.isdigit() else None
+    return int(text) // 1024 if text and text.isdecimal() else None
 
 
 def read_rivals(node, modules):

@@ -177,11 +177,11 @@ def _row(line: str, columns: Sequence[str]) -> Row | None:
     """One line of the table, read by the names above its columns."""
     words = line.split()
     # A timestamp (-T) may follow; fewer words than columns is half a line of a run that was cut.
-    if not columns or len(words) < len(columns) or not words[0].isdigit() or _LOG.search(line):
+    if not columns or len(words) < len(columns) or not words[0].isdecimal() or _LOG.search(line):
         return None
     head = {name: words[place] for place, name in enumerate(columns) if name not in _TIMED}
     groups = list(_groups(columns, words))
-    if not groups or not head["count"].isdigit():
+    if not groups or not head["count"].isdecimal():
         return None
     return Row(
         size=int(head["size"]),

@@ -462,7 +462,7 @@ def fail(text: str) -> int:
 def batch(arguments: list[str]) -> int:
     """The batch step: SCRIPT is slurmd's copy of the user's, with one line before it."""
     path, rest = arguments[0], arguments[1:]
-    if "SLURM_JOB_ID" not in os.environ or not os.environ["SLURM_JOB_ID"].isdigit():
+    if "SLURM_JOB_ID" not in os.environ or not os.environ["SLURM_JOB_ID"].isdecimal():
         return fail("found no SLURM_JOB_ID: this runs inside a batch step only; use sbatch")
     try:
         with open(path, "rb") as file:

@@ -88,7 +88,7 @@ class Config:
 def split_address(name: str, text: str) -> tuple[str, int]:
     """Host and port of `host:port`; an IPv6 address stands in brackets."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise RailweldError(f"bridge configuration: {name}: found {text!r}, expected HOST:PORT")
     return host.strip("[]"), int(port)
 

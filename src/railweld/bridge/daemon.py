@@ -215,7 +215,7 @@ class Bridge:
 
     def _take_settings(self, settings: Mapping[str, str]) -> None:
         words = settings.get("KillWait", "").split()
-        if words and words[0].isdigit() and int(words[0]) != self._kill_wait:
+        if words and words[0].isdecimal() and int(words[0]) != self._kill_wait:
             self._kill_wait = int(words[0])
             _log.info("KillWait", extra={"seconds": self._kill_wait})
         cluster = settings.get("ClusterName")

@@ -395,7 +395,7 @@ def _find(text: str, jobs: Mapping[int, SlurmJob]) -> tuple[int, SlurmJob | None
         return number, jobs.get(number)
     tasks = [job for job in jobs.values() if job.array_job == number]
     # Tasks that have not started yet are one record: `3-8%2`.
-    waiting = [job for job in tasks if not job.array_task.isdigit()]
+    waiting = [job for job in tasks if not job.array_task.isdecimal()]
     for job in [*(each for each in tasks if each.array_task == task), *waiting]:
         return job.job_id, job
     raise Refused(f"job {text}: found no such task in Slurm")

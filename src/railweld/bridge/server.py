@@ -110,7 +110,7 @@ def _is_path(text: Any) -> bool:
 
 def number(text: Any, what: str) -> int:
     """A number in a request; raises Refused for anything else."""
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 10:
+    if not isinstance(text, str) or not text.isascii() or not text.isdecimal() or len(text) > 10:
         raise Refused(f"{what}: found {text!r}, expected a number")
     return int(text)
 

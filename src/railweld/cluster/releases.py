@@ -32,7 +32,7 @@ def minor(version: str) -> int:
         RailweldError: not a Kubernetes version.
     """
     parts = version.removeprefix("v").split(".")
-    if len(parts) < 3 or parts[0] != "1" or not parts[1].isdigit():
+    if len(parts) < 3 or parts[0] != "1" or not parts[1].isdecimal():
         raise RailweldError(f"Kubernetes version: found {version!r}, expected like 1.36.3")
     return int(parts[1])
 
@@ -40,7 +40,7 @@ def minor(version: str) -> int:
 def numbers(version: str) -> tuple[int, ...]:
     """`(1, 36, 3)`, to compare releases."""
     digits = version.removeprefix("v").partition("-")[0].split(".")
-    return tuple(int(each) for each in digits if each.isdigit())
+    return tuple(int(each) for each in digits if each.isdecimal())
 
 
 def kubeadm_api(version: str) -> str:

@@ -141,7 +141,7 @@ def origin(text: str, file: Origin, stamp: Stamp | None) -> Origin:
     host, rank, process = file.host, file.rank, file.process
     if nccl := _NCCL.search(front):
         host, process = nccl["host"], f"{nccl['host']}:{nccl['pid']}"
-    elif stamp and (after := _AFTER_TIME.match(front, stamp.end)) and not after["host"].isdigit():
+    elif stamp and (after := _AFTER_TIME.match(front, stamp.end)) and not after["host"].isdecimal():
         host = after["host"]
     if found := _RANK.search(front):
         rank = int(found[1] or found[2] or found[3])

@@ -141,7 +141,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     digits = ""
     for character in text + " ":
-        if character.isdigit():
+        if character.isdecimal():
             digits += character
             continue
         if digits:

@@ -82,7 +82,7 @@ def _changing(
     allow_pause: AllowPause = 0,
     jobs: Jobs = 32,
 ) -> Settings:
-    if batch != "all" and (not batch.isdigit() or int(batch) < 1):
+    if batch != "all" and (not batch.isdecimal() or int(batch) < 1):
         raise UsageError(f"--batch: found {batch!r}, expected 1, a larger number, or all")
     return replace(
         _looking(jobs=jobs),

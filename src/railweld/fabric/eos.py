@@ -282,7 +282,7 @@ def _ecn_marks(
         value = str(tree.get(port, {}).get("queueCounters", {}).get(str(queue), ""))
         if value:
             # A dash means that the switch does not count, which is not zero.
-            marks[port] = int(value) if value.isdigit() else None
+            marks[port] = int(value) if value.isdecimal() else None
     return marks or None
 
 

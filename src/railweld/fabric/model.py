@@ -207,5 +207,7 @@ def _tuning(site: Site) -> Tuning:
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key that counts: Ethernet2/1 before Ethernet10/1."""
     return tuple(
-        (0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part
+        (0, int(part)) if part.isdecimal() else (1, part)
+        for part in re.split(r"(\d+)", text)
+        if part
     )

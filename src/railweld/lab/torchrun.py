@@ -147,7 +147,7 @@ def main() -> int:
     sys.stdout.write(f"ranks {first}-{last} of {world}: sum {world * (world - 1) // 2}\n")
     sys.stdout.flush()
     rank, _, status = os.environ.get("TORCHRUN_FAIL", "").partition(":")
-    return int(status) if rank.isdigit() and first <= int(rank) <= last else 0
+    return int(status) if rank.isdecimal() and first <= int(rank) <= last else 0
 
 
 if __name__ == "__main__":

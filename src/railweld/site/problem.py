@@ -122,7 +122,7 @@ def condense(problems: Iterable[Problem]) -> list[Problem]:
 
 def _file_order(file: str) -> tuple[str, int]:
     path, _, line = file.rpartition(":")
-    return (path, int(line)) if line.isdigit() else (file, 0)
+    return (path, int(line)) if line.isdecimal() else (file, 0)
 
 
 class SiteError(RailweldError):

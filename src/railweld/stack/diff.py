@@ -158,6 +158,6 @@ def _words(value: Any) -> str:
 
 def _text(path: tuple[str, ...]) -> str:
     return "".join(
-        f"[{part}]" if part.isdigit() else f".{part}" if "." not in part else f"[{part!r}]"
+        f"[{part}]" if part.isdecimal() else f".{part}" if "." not in part else f"[{part!r}]"
         for part in path
     ).lstrip(".")

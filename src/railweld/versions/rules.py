@@ -267,7 +267,7 @@ _PACKAGE_OPERATORS: Final[Mapping[str, Callable[[int], bool]]] = {
 
 def _compare_packages(test: Callable[[int], bool], left: Fact, right: Fact) -> bool:
     one, other = _say(left), _say(right)
-    return one[:1].isdigit() and test(version_compare(one, other))
+    return one[:1].isdecimal() and test(version_compare(one, other))
 
 
 class _Words(dict[str, str]):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from railweld.bench.results import parse, version_of
@@ -88,6 +88,8 @@ def test_nccls_version_code(code: int, version: str) -> None:
     assert version_of(code) == version
 
 
+# A digit for isdigit(), and no number for int().
+@example("\n²  ² float sum -1 1 1 1 0 1 1 1 0\n", len(H200))
 @given(st.text(max_size=400), st.integers(0, len(H200)))
 def test_no_text_breaks_the_reader(noise: str, place: int) -> None:
     assert parse(H200[:place] + noise + H200[place:]).wrong >= 0

@@ -195,7 +195,7 @@ class Agent:
                     "PET_RDZV_CONF": f"is_host={'true' if self.rank == 0 else 'false'}",
                 }
             )
-            if found.get("SLURM_GPUS_ON_NODE", "").isdigit():
+            if found.get("SLURM_GPUS_ON_NODE", "").isdecimal():
                 found["PET_NPROC_PER_NODE"] = found["SLURM_GPUS_ON_NODE"]
         return found
 

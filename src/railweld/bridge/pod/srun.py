@@ -191,7 +191,7 @@ def _number(options: dict[str, str], name: str) -> int | None:
         return None
     # `-N 2-2` and `-N 2` are the same; a range is an allocation's matter.
     text = text.partition("-")[0] if name == "nodes" else text
-    if not text.isdigit() or (int(text) == 0 and name != "relative"):
+    if not text.isdecimal() or (int(text) == 0 and name != "relative"):
         raise StepError(f"srun: found --{name} {options[name]!r}, expected a number")
     return int(text)
 
@@ -217,7 +217,7 @@ def plan(
     per_node = _number(options, "ntasks-per-node")
     count = _number(options, "ntasks")
     given = environment.get("SLURM_NTASKS", "")
-    if count is None and per_node is None and given.isdigit() and "nodes" not in options:
+    if count is None and per_node is None and given.isdecimal() and "nodes" not in options:
         count = int(given)
     if count is None:
         count = len(ranks) * (per_node or 1)
@@ -245,7 +245,7 @@ def plan(
         output=options.get("output"),
         error=options.get("error"),
         cpus_per_task=options.get("cpus-per-task", ""),
-        gpus_per_task=int(gpus) if gpus.isdigit() else 0,
+        gpus_per_task=int(gpus) if gpus.isdecimal() else 0,
         stdin=options.get("input", "all") != "none",
         node_names=[hosts[rank] for rank in ranks],
     )
@@ -398,7 +398,7 @@ class Files:
             value = values.get(match.group(2))
             if value is None:
                 return match.group(0)
-            return value.zfill(int(match.group(1) or 0)) if value.isdigit() else value
+            return value.zfill(int(match.group(1) or 0)) if value.isdecimal() else value
 
         return os.path.join(self._step.directory, re.sub(r"%(\d*)(.)", one, pattern))  # noqa: PTH118 - an absolute pattern wins
 

@@ -42,7 +42,7 @@ def reset_network() -> None:
     lines = [f"link delete {name}" for name in rails if exists(name)]
     for line in ip("rule", "show").splitlines():
         preference = line.partition(":")[0]
-        if preference.isdigit() and int(preference) not in STANDARD_RULES:
+        if preference.isdecimal() and int(preference) not in STANDARD_RULES:
             lines.append(f"rule delete preference {preference}")
     batch(lines)
     for table in ("filter", "nat"):

@@ -54,7 +54,7 @@ def _integer(low: int, high: int) -> Check:
     def check(word: str) -> str | None:
         return (
             str(int(word))
-            if word.isascii() and word.isdigit() and low <= int(word) <= high
+            if word.isascii() and word.isdecimal() and low <= int(word) <= high
             else None
         )
 

@@ -163,7 +163,7 @@ def platform(model: str) -> Platform:
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that puts Ethernet2/1 before Ethernet10/1."""
     return tuple(
-        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        (0, int(part), "") if part.isdecimal() else (1, 0, part)
         for part in re.split(r"(\d+)", text)
         if part
     )

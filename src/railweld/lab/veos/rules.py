@@ -271,7 +271,7 @@ def expand_interfaces(text: str, known: frozenset[str]) -> list[str]:
     base = ""
     for part in text.split(","):
         rest = part.strip()
-        if not rest[:1].isdigit():
+        if not rest[:1].isdecimal():
             parsed = _base_and_rest(rest)
             if parsed is None:
                 raise CliError(INVALID, 1, part)

@@ -994,7 +994,7 @@ def _joined(tokens: list[str]) -> list[str]:
     out: list[str] = []
     for token in tokens:
         before = out[-1] if out else ""
-        if token[:1].isdigit() and re.fullmatch(r"(?i)(et|ethernet|management|ma)", before):
+        if token[:1].isdecimal() and re.fullmatch(r"(?i)(et|ethernet|management|ma)", before):
             out[-1] = before + token
         else:
             out.append(token)

@@ -110,7 +110,7 @@ class Machine:
     def pid_alive(self, name: str) -> bool:
         """Whether the process of a pid file lives."""
         pid = self.read(name)
-        return pid is not None and pid.isdigit() and self.path(f"/proc/{pid}").exists()
+        return pid is not None and pid.isdecimal() and self.path(f"/proc/{pid}").exists()
 
 
 def say(text: str) -> None:
