@@ -48,8 +48,7 @@ WATCHED_SECONDS = 30.0
 #: Jobs of one node that run at the same time, at most.
 RUNNING = 1000
 PATIENCE = 1800.0
-#: What is measured: jobs on all nodes, short jobs one after the other, jobs that run and end
-#: together.
+#: What is measured: jobs on all nodes, short jobs, many jobs that run at the same time.
 KINDS = ("gang", "rate", "load")
 
 
@@ -196,18 +195,6 @@ class Bench:
         status = self.world.slurm.sh(f"grep VmRSS /proc/{self.world.pid}/status").split()
         return count, int(status[1]) / 1024, own, children
 
-    def end(self, count: int) -> tuple[float, float, int]:
-        """All of them cancelled: to the last pod's end, to no job, and nodes that were drained."""
-        self.events.read()
-        gone = self.events.total["gone"] + count
-        at = self.scancel("--user=alice")
-        self.events.wait_total("gone", gone)
-        pods = time.time() - at
-        until(self.is_empty)
-        jobs = time.time() - at
-        drained = self.world.slurm.sh("sinfo --noheader --Node --partition=gpu --state=drain")
-        return pods, jobs, len(drained.splitlines())
-
     def used(self) -> tuple[float, float]:
         """CPU seconds of the daemon, and of what it started and waited for."""
         text = self.world.slurm.sh(f"cat /proc/{self.world.pid}/stat; getconf CLK_TCK").split()
@@ -285,8 +272,6 @@ def measure(nodes: int, kinds: Sequence[str]) -> None:
         if "load" in kinds:
             running, memory, own, children = found.load()
             row("load", f"{nodes:,}", running, f"{memory:.0f}", f"{own:.1f}", f"{children:.1f}")
-            pods, jobs, drained = found.end(running)
-            row("end", f"{nodes:,}", running, f"{pods:.0f}", f"{jobs:.0f}", drained)
 
 
 def main() -> None:
@@ -300,7 +285,6 @@ def main() -> None:
         "scancel to pods gone", "kubectl delete to gone", "API requests of the daemon")  # fmt: skip
     row("rate", "nodes", "jobs of one node", "a minute")
     row("load", "nodes", "running jobs", "daemon MiB", "CPU %", "CPU % of its squeue")
-    row("end", "nodes", "running jobs", "scancel to pods gone", "to no job", "nodes drained")
     for nodes in options.nodes:
         measure(nodes, options.kinds)
 

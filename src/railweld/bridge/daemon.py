@@ -661,8 +661,8 @@ class Bridge:
             elif outcome.infrastructure:
                 kind = "infrastructure"
             self.finished[kind] = self.finished.get(kind, 0) + 1
-            if run.session is not None and outcome.status != 0 and outcome.text != run.explained:
-                run.session.note(outcome.text)
+            if outcome.status != 0:
+                run.note_once(outcome.text)
             await self._until_put_back(run, outcome)
             if run.session is not None:
                 with contextlib.suppress(OSError):

@@ -144,11 +144,10 @@ class Run:
         self._terms: list[int | None] = []
         self._judging: asyncio.Task[None] | None = None
         self.created = False
-        #: Whether Slurm was asked to run the job again, and what its user was told of the reason.
+        #: Whether Slurm runs the job again, and how often slurmctld was told to.
         self.put_back = False
-        self.explained = ""
-        #: How often slurmctld was told to, and what the user was told of that once.
         self.requeues = 0
+        #: What is in the output already, of what is said once.
         self._told: set[str] = set()
         self.cancelled = False
         self.decision = Decision(Act.WAIT, State.UNKNOWN)
@@ -805,9 +804,7 @@ class Run:
         """
         if not outcome.again:
             return
-        if self.session is not None and outcome.text != self.explained:
-            self.session.note(outcome.text)
-            self.explained = outcome.text
+        self.note_once(outcome.text)
         try:
             await self._world.put_back(self, outcome)
         except SlurmUnknownError as error:

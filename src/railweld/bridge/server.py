@@ -308,7 +308,8 @@ class Server:
             return
         frames = Frames(reader, guest)
         try:
-            content = await asyncio.wait_for(frames.control(), REQUEST_SECONDS)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                content = await frames.control()
             if content is None:
                 return
             await self._answer(uid, content, frames, writer)

@@ -162,7 +162,8 @@ async def call(*argv: str, seconds: float = SECONDS) -> str:
     except OSError as error:
         raise SlurmUnknownError(f"{argv[0]}: {error.strerror}") from error
     try:
-        out, err = await asyncio.wait_for(process.communicate(), seconds)
+        async with asyncio.timeout(seconds):
+            out, err = await process.communicate()
     except TimeoutError as error:
         raise SlurmUnknownError(f"{argv[0]}: no answer within {seconds:g} s") from error
     finally:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from railweld.site import load_site
 from railweld.stack.graph import Stack, stack_for
+from tests.integration.bridge import proxy as proxies
 from tests.integration.bridge import world as worlds
+from tests.integration.bridge.proxy import Proxy
 from tests.integration.bridge.world import World
 from tests.integration.stack import plane as planes
 from tests.integration.stack.plane import ROOT
@@ -30,6 +33,25 @@ def stack() -> Stack:
 def _recovered(world: World) -> Iterator[None]:
     yield
     world.recover()
+
+
+@pytest.fixture
+def no_go(world: World) -> None:
+    """Bodies that wait for /data/go wait."""
+    world.slurm.sh("rm -f /data/go")
+
+
+@pytest.fixture
+def proxy(world: World) -> Iterator[Proxy]:
+    """A daemon that reaches the API server through a proxy."""
+    direct = world.config["kubeconfig"]
+    with proxies.running(world.plane) as found:
+        world.restart_daemon("TERM", kubeconfig=str(found.kubeconfig(Path(direct))))
+        yield found
+        found.faults.clear()
+        if world.slurm.pids("railweld.bridge.daemon"):
+            world.stop_daemon("KILL")
+        world.start_daemon(kubeconfig=direct)
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from railweld import names
-from tests.integration.bridge import proxy as proxies
 from tests.integration.bridge.proxy import WRITES, Proxy
 from tests.integration.bridge.slurmlab import wait_for
 from tests.integration.bridge.world import World
 
-pytestmark = [pytest.mark.lab, pytest.mark.deep]
+pytestmark = [pytest.mark.lab, pytest.mark.deep, pytest.mark.usefixtures("no_go")]
 
 SPMD = "#!/bin/bash\n#BRIDGE mode=spmd\n"
 SLEEP = SPMD + "echo up $SLURM_NODEID\nsleep 300\n"
@@ -33,24 +32,6 @@ SAVES = SPMD + (
 #: Ends at once the second time.
 ONCE = SPMD + 'echo run $SLURM_RESTART_COUNT\n[ "$SLURM_RESTART_COUNT" != 0 ] || sleep 300\n'
 CLIENT = "/usr/libexec/railweld/exec .*slurm_script"
-
-
-@pytest.fixture(autouse=True)
-def _no_go(world: World) -> None:
-    world.slurm.sh("rm -f /data/go")
-
-
-@pytest.fixture
-def proxy(world: World) -> Iterator[Proxy]:
-    """A daemon that reaches the API server through a proxy."""
-    direct = world.config["kubeconfig"]
-    with proxies.running(world.plane) as found:
-        world.restart_daemon("TERM", kubeconfig=str(found.kubeconfig(Path(direct))))
-        yield found
-        found.faults.clear()
-        if world.slurm.pids("railweld.bridge.daemon"):
-            world.stop_daemon("KILL")
-        world.start_daemon(kubeconfig=direct)
 
 
 @pytest.fixture

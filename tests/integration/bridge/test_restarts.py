@@ -6,44 +6,20 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from railweld import names
-from tests.integration.bridge import proxy as proxies
 from tests.integration.bridge.proxy import Proxy
 from tests.integration.bridge.slurmlab import wait_for
-from tests.integration.bridge.test_faults import CLIENT, ONCE, SLEEP, complete, uids
+from tests.integration.bridge.test_faults import CLIENT, ONCE, SLEEP, WAITS, complete, uids
 from tests.integration.bridge.world import World
 
-pytestmark = [pytest.mark.lab, pytest.mark.deep]
+pytestmark = [pytest.mark.lab, pytest.mark.deep, pytest.mark.usefixtures("no_go")]
 
-#: Ends when /data/go is there; prints all the while.
-WAITS = (
-    "#!/bin/bash\n#BRIDGE mode=spmd image=registry.site/ml/x:1\n"
-    "echo up $SLURM_NODEID\nn=0\n"
-    "while [ ! -e /data/go ]; do n=$((n + 1)); echo line $n; sleep 0.2; done\necho last $n\n"
-)
+#: The same with an image of its own.
+IMAGED = WAITS.replace("mode=spmd", "mode=spmd image=registry.site/ml/x:1")
 USER = 2001
-
-
-@pytest.fixture(autouse=True)
-def _no_go(world: World) -> None:
-    world.slurm.sh("rm -f /data/go")
-
-
-@pytest.fixture
-def proxy(world: World) -> Iterator[Proxy]:
-    """A daemon that reaches the API server through a proxy."""
-    direct = world.config["kubeconfig"]
-    with (
-        proxies.running(world.plane) as found,
-        settings(world, kubeconfig=str(found.kubeconfig(Path(direct)))),
-    ):
-        world.restart_daemon("TERM")
-        yield found
-        found.faults.clear()
 
 
 @contextlib.contextmanager
@@ -98,7 +74,7 @@ def no_template(world: World) -> Iterator[None]:
 def test_what_forbids_new_jobs_ends_none_that_runs(
     world: World, change: Callable[[World], contextlib.AbstractContextManager[None]]
 ) -> None:
-    job = world.slurm.script(WAITS, "-w", "gpu1,gpu2", "-N2")
+    job = world.slurm.script(IMAGED, "-w", "gpu1,gpu2", "-N2")
     world.has_said(job, "up 1\n")
     before = uids(world, job)
     with change(world):

@@ -15,27 +15,13 @@ from railweld.bridge import render
 from railweld.bridge.config import Config
 from railweld.bridge.observed import INDEX, Key, PodView
 from railweld.stack import bridge as stack
+from tests.unit.bridge.facts import FACTS
 
 TEMPLATE = stack.pod_template(
     stack.BridgeArgs(templates=(), image="registry.example.com/job:1", rdma_resource="rdma/hca"),
     stack.Template(
         name="gpu", partition="gpu", gpus=8, nccl="nccl-profile", cache=None, scratch=None
     ),
-)
-FACTS = render.Facts(
-    key=Key(7, 0),
-    cluster="lab",
-    hosts=("gpu1", "gpu2"),
-    nodes=("gpu1", "gpu2"),
-    uid=2001,
-    gid=2001,
-    groups=(2001, 3000),
-    user="alice",
-    group="alice",
-    home="/home/alice",
-    submitted="2026-01-01T00:00:00",
-    partition="gpu",
-    time_limit=3600.0,
 )
 
 

@@ -160,6 +160,12 @@ class World:
         #: What came of being asked for another attempt, likewise.
         self.attempts: list[Exception | None] = [None]
         self.server: Server | None = None
+        self.seeds: bytes | Exception = b"seed"
+
+    async def seed(self) -> bytes:
+        if isinstance(self.seeds, Exception):
+            raise self.seeds
+        return self.seeds
 
     async def put_back(self, run: Run, outcome: Outcome) -> None:
         answer = self.attempts.pop(0) if len(self.attempts) > 1 else self.attempts[0]
@@ -376,7 +382,7 @@ def test_nothing_that_goes_wrong_stops_a_cancellation(fault: Exception) -> None:
 def test_a_step_that_is_refused_ends_the_job_though_the_server_falls_silent_then() -> None:
     async def play() -> None:
         world, server = World(), Server(job())
-        world.seed = seed  # type: ignore[attr-defined]
+        world.seeds = REFUSED
         server.faults = [SILENT, SILENT]
         async with driven(world, server) as (run, _):
             run._secret_key, run._complete = None, False
@@ -387,9 +393,6 @@ def test_a_step_that_is_refused_ends_the_job_though_the_server_falls_silent_then
             assert [method for method, _, _ in server.written] == ["PATCH", "DELETE"]
             assert run._decided is not None
             assert run._decided.text == "no"
-
-    async def seed() -> bytes:
-        raise REFUSED
 
     asyncio.run(play())
 
@@ -406,14 +409,10 @@ def test_a_daemon_that_dies_behind_the_first_object_of_a_job_leaves_it_incomplet
         objects.append(kind)
         return True
 
-    async def seed() -> bytes:
-        return b"seed"
-
     async def play(job_: dict[str, Any]) -> bool:
         world = World()
-        world.seed = seed  # type: ignore[attr-defined]
         run = made(world, Server(job_))
-        run._make = make  # type: ignore[method-assign]
+        monkeypatch.setattr(run, "_make", make)
         run._complete = False
         await run._complete_with(cast("Any", None), cast("Any", None), job_)
         return run._complete
@@ -435,7 +434,7 @@ def test_events_that_may_not_be_read_end_nothing(monkeypatch: pytest.MonkeyPatch
             asked.append(path)
             return await answer(method, path, body, **more)
 
-        server.request = request  # type: ignore[method-assign]
+        monkeypatch.setattr(server, "request", request)
         async with driven(World(), server) as (run, _):
             gang(run)
             await until(lambda: run.wake() or len(asked) > 1)

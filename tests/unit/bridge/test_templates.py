@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from railweld.bridge import render
-from railweld.bridge.observed import Key
 from railweld.site import load_site
 from railweld.stack.graph import stack_for
+from tests.unit.bridge.facts import FACTS
 
 INVENTORIES = Path(__file__).parents[3] / "inventories"
 #: How pods come to their nodes, as arguments of `render.job`.
@@ -30,21 +30,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "railweld_job_volumes": [{"name": "data", "mount": "/data", "host_path": "/srv/data"}],
     },
 }
-FACTS = render.Facts(
-    key=Key(7, 0),
-    cluster="lab",
-    hosts=("gpu1", "gpu2"),
-    nodes=("gpu1", "gpu2"),
-    uid=2001,
-    gid=2001,
-    groups=(3000,),
-    user="alice",
-    group="alice",
-    home="/home/alice",
-    submitted="2026-01-01T00:00:00",
-    partition="gpu",
-    time_limit=None,
-)
 REQUEST = render.Request(
     script=b"#!/bin/sh\n",
     arguments=(),
